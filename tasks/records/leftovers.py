@@ -138,7 +138,8 @@ def _outputs(root: Path, registry: Registry, kept: References) -> Iterator[Lefto
     A cache elsewhere may be shared with other workspaces: nothing of it is told.
     """
     cache = root / CACHE
-    if not cache.is_dir():
+    # A link, too, leads elsewhere.
+    if not cache.is_dir() or not cache.resolve().is_relative_to(root.resolve()):
         return
     check_listings(root)
     used = with_files(root, [*of_dvc(root), *of_sweeps(root), *_of_runs(registry, kept)])

@@ -161,6 +161,18 @@ def test_files_of_the_present_version_stay_though_their_listing_is_lost(
     assert listing.is_file() and (workspace / "d/f").read_text() == "1\n"
 
 
+def test_a_cache_that_a_link_leads_to_is_not_touched(
+    workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared, own = tmp_path / "shared", workspace / ".dvc/cache"
+    own.rename(shared)
+    own.symlink_to(shared)
+    before = sorted(shared.rglob("*"))
+    main(["--delete"])
+    assert sorted(shared.rglob("*")) == before
+    assert "outputs of stages" not in capsys.readouterr().out
+
+
 def test_evidence_goes_with_its_checkpoint(workspace: Path) -> None:
     registry = Registry(workspace, "orchestrator")
     two, three = registry.version(2), registry.version(3)
