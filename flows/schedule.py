@@ -108,7 +108,11 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
         what = f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it."
         parameters = {"overrides": overrides} if overrides else {}
         deploy(root, name, flow, schedule=schedule, parameters=parameters, description=what)
-        note_monitor(root)
+        # Prefect's names are of a flow: it would keep one of another flow beside it.
+        others = [one for one in own_deployments(root) if one.name == name and one.entrypoint != ENTRYPOINTS[flow]]
+        _delete(root, others)
+    for one in others:
+        print(f"{name}: it takes the place of the schedule of {_flow_of(one)}")
     print(f"{name}: {flow} at {cron!r} {timezone}" + "".join(f", {one}" for one in overrides))
     print(f"runs and logs: {address.removesuffix('/api')}; orchestra schedule lists, --remove ends it")
 
@@ -175,8 +179,12 @@ def listed(root: Path) -> list[str]:
             _cancelled(root, one),
             "" if _is_of(root, one) else "of another workspace",
         )
-        rows.append((one.name, one.entrypoint.rpartition(":")[2], when or "not scheduled", with_, *state))
+        rows.append((one.name, _flow_of(one), when or "not scheduled", with_, *state))
     return aligned(rows) if rows else []
+
+
+def _flow_of(deployment: Any) -> str:
+    return str(deployment.entrypoint).rpartition(":")[2]
 
 
 def _plan(schedule: Any) -> str:
@@ -213,26 +221,36 @@ def _cancelled(root: Path, deployment: Any) -> str:
 
 
 def remove(root: Path, name: str) -> None:
-    """Delete a schedule, its own before another workspace's; with the last one the worker ends.
+    """Delete a schedule, its own of any flow before another workspace's; with the last one the worker ends.
 
     Raises `ConfigError` for one that there is not, and `ServiceError` where the worker would end during a run of its.
     """
-    from prefect.client.orchestration import get_client
-
     every = deployments(root)
-    found = {one.name: one for one in sorted(every, key=lambda one: _is_of(root, one))}
-    if name not in found:
-        fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
+    named = [one for one in every if one.name == name]
+    if not named:
+        names = ", ".join(dict.fromkeys(str(one.name) for one in every))
+        fix = f"one of: {names}" if names else "orchestra schedule lists those there are"
         raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
-    if len(every) == 1 and (run := servers.played(root)) is not None:
+    # An older version made a second one for another flow.
+    found = [one for one in named if _is_of(root, one)] or named[:1]
+    last = len(every) == len(found)
+    if last and (run := servers.played(root)) is not None:
         what = f"{name} is the last schedule: its worker would end, and it plays {run.name}"
         raise ServiceError(what, where="schedule", fix=f"wait for it, or end it: kill {run.pid}")
-    with connected(root), get_client(sync_client=True) as client:
-        client.delete_deployment(found[name].id)
-        note_monitor(root)
+    _delete(root, found)
     print(f"{name}: removed")
-    if len(every) == 1 and servers.forget_worker(root):
+    if last and servers.forget_worker(root):
         print("worker: ended, since no schedule is left")
+
+
+def _delete(root: Path, found: Iterable[Any]) -> None:
+    """Delete deployments, and note which monitor is due then."""
+    from prefect.client.orchestration import get_client
+
+    with connected(root), get_client(sync_client=True) as client:
+        for one in found:
+            client.delete_deployment(one.id)
+        note_monitor(root)
 
 
 def catch_up(root: Path) -> None:

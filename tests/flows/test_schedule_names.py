@@ -90,6 +90,26 @@ def test_a_schedule_of_another_workspace_is_not_replaced(two: list[Path]) -> Non
     add(bank, "nightly", "retrain", CRON, "UTC", [])
 
 
+def test_a_name_is_of_one_schedule_whatever_its_flow(
+    two: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop, bank = two
+    add(bank, "nightly-bank", "retrain", CRON, "UTC", [])
+    add(shop, "nightly", "monitor", CRON, "UTC", [])
+    assert (shop / servers.MONITORED).is_file()
+    add(shop, "nightly", "retrain", CRON, "UTC", [])
+    assert "nightly: it takes the place of the schedule of monitor\n" in capsys.readouterr().out
+    assert [one.entrypoint for one in deployments(shop)] == [schedule.ENTRYPOINTS["retrain"]]
+    assert not (shop / servers.MONITORED).exists() and len(deployments(bank)) == 1
+    # Two of an older version are both removed, and the worker ends with them.
+    schedule.deploy(shop, "nightly", "monitor", description="made before")
+    assert len(deployments(shop)) == 2
+    monkeypatch.setattr(servers, "forget_worker", lambda _root: True)
+    remove(shop, "nightly")
+    assert deployments(shop) == []
+    assert capsys.readouterr().out == "nightly: removed\nworker: ended, since no schedule is left\n"
+
+
 def test_a_restored_workspace_makes_its_schedules_again_on_its_own_server(
     two: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
