@@ -207,7 +207,7 @@ def repro(
         else:
             if code == 0:
                 _forget(root, name, entries)
-            recover(root)
+            recover(root, own=True)
     if code != 0:
         failure = _failure(name, code, list(tail))
         told = root / FAILURE_KIND.format(name)
@@ -299,19 +299,34 @@ def _forget(root: Path, name: str, before: _RunCache) -> None:
                 entry.parent.rmdir()
 
 
-def recover(root: Path) -> None:
+def recover(root: Path, *, own: bool = False) -> None:
     """Put dvc.lock back as it was before a DVC that did not come to its end; only for the holder of the run's lock.
 
-    A stage whose entry is lost by it runs again, or DVC restores its outputs from the cache.
+    A whole one stays, since git may have changed it since, unless this process made the copy: `own`. A stage whose
+    entry is lost runs again, or DVC restores its outputs from the cache.
     """
     before = root / LOCK_BEFORE
     if not before.is_file():
         return
-    if content := before.read_bytes():
-        write_bytes(root / LOCK, content)
-    else:
-        (root / LOCK).unlink(missing_ok=True)
+    if own or _cut(root / LOCK):
+        if content := before.read_bytes():
+            write_bytes(root / LOCK, content)
+        else:
+            (root / LOCK).unlink(missing_ok=True)
     before.unlink()
+
+
+def _cut(lock: Path) -> bool:
+    """Whether a DVC that was killed left this lock file, as far as it shows."""
+    content = lock.read_bytes() if lock.is_file() else b""
+    if not content.endswith(b"\n"):
+        return True
+    if b"\n<<<<<<< " in content:
+        return False  # A merge of git's, which a person ends.
+    try:
+        return not isinstance(load_yaml(lock, if_missing="run the pipeline", of_dvc=True), dict)
+    except OrchestraError:
+        return True
 
 
 def stage_env(extra: Mapping[str, str]) -> dict[str, str]:

@@ -213,6 +213,33 @@ def test_a_run_goes_on_from_the_lock_file_before_a_kill_of_everything(root: Path
     assert run(root, "first")[0] == "unchanged"
 
 
+@pytest.mark.parametrize("left", [None, "schema: '2.0'\nstages:\n  first:\n    cmd: ex", "stages:\n  a: [\n", "a\n"])
+def test_a_lock_file_that_is_cut_or_gone_is_put_back(root: Path, left: str | None) -> None:
+    run(root, "first")
+    before = (root / "dvc.lock").read_text()
+    (root / dvc.LOCK_BEFORE).parent.mkdir(exist_ok=True)
+    (root / dvc.LOCK_BEFORE).write_text(before)
+    (root / "dvc.lock").unlink()
+    if left is not None:
+        (root / "dvc.lock").write_text(left)
+    dvc.recover(root)
+    assert (root / "dvc.lock").read_text() == before and not (root / dvc.LOCK_BEFORE).exists()
+
+
+def test_a_lock_file_that_git_checked_out_after_a_kill_stays(root: Path) -> None:
+    run_all(root)
+    whole = (root / "dvc.lock").read_text()
+    for kept in ("", "schema: '2.0'\nstages: {}\n"):  # A killed run left the copy of before its stage.
+        (root / dvc.LOCK_BEFORE).parent.mkdir(exist_ok=True)
+        (root / dvc.LOCK_BEFORE).write_text(kept)
+        assert run_all(root) == ["unchanged"] * 3
+        assert (root / "dvc.lock").read_text() == whole and not (root / dvc.LOCK_BEFORE).exists()
+    (root / dvc.LOCK_BEFORE).write_text("")
+    (root / "dvc.lock").write_text(merging := f"{whole}<<<<<<< HEAD\na\n=======\nb\n>>>>>>> other\n")
+    dvc.recover(root)
+    assert (root / "dvc.lock").read_text() == merging
+
+
 @pytest.mark.parametrize("tracked", [False, True])
 def test_the_fix_for_a_damaged_lock_file_works_whether_git_has_it_or_not(root: Path, tracked: bool) -> None:
     run_all(root)
