@@ -149,8 +149,13 @@ def kill_tree(pid: int, *others: int, grace_s: float = 10.0) -> None:
             victims.update({child: started_at(child) for child in descendants(victim) if child not in victims})
         for victim, start in victims.items():
             if start is None or started_at(victim) == start:
-                with contextlib.suppress(ProcessLookupError):
+                try:
                     os.kill(victim, sig)
+                except ProcessLookupError:
+                    continue
+                except PermissionError:
+                    what, fix = f"process {victim} belongs to another user", f"sudo kill {victim}"
+                    raise ServiceError(what, where="stop", fix=fix) from None
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
             with contextlib.suppress(ChildProcessError):
@@ -319,12 +324,14 @@ def remembered(root: Path, name: str) -> Service | None:
 
 def all_remembered(root: Path) -> Iterator[Service]:
     """Every server with a pid file: also one that died, which nobody stopped."""
-    for file in sorted((root / ".state").glob("*.pid.json")):
+    files: list[Path] = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(root / ".state") as entries:  # `glob` hides a closed one.
+        files = sorted(Path(entry.path) for entry in entries if entry.name.endswith(".pid.json"))
+    for file in files:
         try:
             yield Service(**json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            # Its server was ended since the folder was listed.
-            continue
+            continue  # Its server was ended since the folder was listed.
         except (ValueError, TypeError):
             raise ServiceError("not a pid file", where=str(file), fix=f"rm {file}") from None
 

@@ -1,5 +1,6 @@
 """Children die with their parent, trees die whole, and servers are found again by pid."""
 
+import errno
 import os
 import signal
 import socket
@@ -198,6 +199,29 @@ def test_whoever_asks_while_servers_come_and_go_sees_those_that_stay(tmp_path: P
     finally:
         done.set()
         thread.join()
+
+
+def test_servers_of_another_user_are_not_called_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert services(tmp_path) == [], "no folder yet"
+    child = spawn(SLEEP)
+
+    def closed(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), ".state")
+
+    try:
+        remember(tmp_path, Service("demo", child.pid, started_at(child.pid) or "", 1, "http://127.0.0.1:1", "x"))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "kill", lambda pid, sig: closed() if sig else None)
+            told = f"process {child.pid} belongs to another user — sudo kill {child.pid}"
+            with pytest.raises(ServiceError, match=told):
+                stop_services(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", closed)
+            with pytest.raises(PermissionError):
+                stop_services(tmp_path)
+        assert len(stop_services(tmp_path)) == 1
+    finally:
+        kill_tree(child.pid)
 
 
 def test_a_damaged_pid_file_is_one_line(tmp_path: Path) -> None:
