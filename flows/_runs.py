@@ -143,7 +143,7 @@ def crash_stale(root: Path, own: UUID | None = None, *, alone: bool) -> int:
 
     Prefect cannot know that a process was killed: its run would say Running for ever. The holder of the workspace's
     lock (`alone`) knows that no other run under it works, also none of another machine or of a container that is gone.
-    Other runs elsewhere are left to an automation on missing heartbeats.
+    Other runs elsewhere are left to an automation on missing heartbeats until an hour after their last sign.
     """
     crashed = 0
     for record in stale(root, alone=alone):

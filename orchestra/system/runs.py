@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +36,9 @@ SKIPPED = "Skipped"
 """The normal ending of a run that was due while another one worked in the workspace; it is not on record."""
 SHORT = (CAPPED, PARTIAL)
 """The normal endings before the last stage: a later run goes on from what these left."""
+SILENT = timedelta(hours=1)
+"""After so long without a sign a run of another machine is taken for killed; only where no lock tells. A monitor takes
+minutes."""
 ZERO = Decimal(0)
 CONTINUES = "it continues, unless code, data or parameters changed"
 """What a run that was ended does when it is run again."""
@@ -167,12 +170,20 @@ class RunRecord(Record):
 
     def as_of_now(self, root: Path, *, free: bool) -> "RunRecord":
         """The same, but a run that is gone says Killed. `free`: nobody else has the lock that it works under."""
-        if self.ended is not None or (self.lives and not (self.elsewhere and free)):
+        if self.ended is not None or (self.lives and not (self.elsewhere and free) and not self._silent(root)):
             return self
         stage = self.stage
         failure = RunFailure(kind=KILLED, what="its process was killed", fix=f"run it again: {CONTINUES}", stage=stage)
         update = {"state": KILLED, "message": failure.what, "failure": failure, "ended": self._last_sign(root)}
         return self.model_copy(update=update)
+
+    def _silent(self, root: Path) -> bool:
+        """Whether it works on another machine, not under the lock, which would tell of its end, and long said nothing.
+
+        A container that starts again has another host name.
+        """
+        far = not self.alone and self.host != socket.gethostname()
+        return far and datetime.now(UTC) - self._last_sign(root) > SILENT
 
     def _last_sign(self, root: Path) -> datetime:
         """When it last began or ended a stage, or wrote to the log of the one that ran."""

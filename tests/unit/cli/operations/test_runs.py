@@ -18,6 +18,7 @@ from prefect.exceptions import TerminationSignal
 from flows.__main__ import AHEAD
 from orchestra.cli.operations.runs import FLOWS, moment, took
 from orchestra.errors import ConfigError
+from orchestra.system.processes import started_at
 from orchestra.system.runs import (
     CAPPED,
     FAILED,
@@ -200,6 +201,31 @@ def test_a_killed_process_shows_at_once_and_another_machines_run_while_the_lock_
     assert far.lives and far.stage == "grpo" and find([dead], None) is dead
     assert find([far, dead], "id-f") is far and watch.lives
     assert [one.state for one in runs(tmp_path)] == ["Running", "Killed", "Killed"]
+
+
+def test_a_monitor_of_a_container_that_is_gone_is_killed_an_hour_after_its_last_sign(tmp_path: Path) -> None:
+    far: dict[str, Any] = {"flow": "monitor", "alone": False, "ended": None, "state": "Running", "pid": 7}
+    save(tmp_path, record("lost", 100, host="another", **far))
+    save(tmp_path, record("young", 20, host="another", **far))
+    stages = {"look": StageRecord(state="Running", began=NOW - timedelta(minutes=30))}
+    save(tmp_path, record("slow", 300, host="another", stages=stages, **far))
+    mine = {"host": socket.gethostname(), "started": started_at(os.getpid()), "pid": os.getpid()}
+    save(tmp_path, record("here", 400, **{**far, **mine}))
+    found = {one.name: one for one in runs(tmp_path)}
+    states = {name: one.state for name, one in found.items()}
+    assert states == {"lost": "Killed", "young": "Running", "slow": "Running", "here": "Running"}
+    assert found["lost"].ended == found["lost"].began and not found["lost"].lives
+
+
+def test_a_rerun_of_what_works_on_another_machine_names_it(workspace: Path) -> None:
+    mine = {"host": socket.gethostname(), "started": started_at(os.getpid()), "pid": os.getpid()}
+    for name, where, end in (
+        ("here", mine, f"kill {os.getpid()}"),
+        ("far", {"host": "another", "pid": 7}, "it is process 7 of the machine another"),
+    ):
+        save(workspace, record(name, 1, flow="monitor", alone=False, ended=None, state="Running", **where))
+        said = orchestra(workspace, "rerun", name, code=2)
+        assert said == f"error: {name}: it still runs — wait for it, or end it: {end}\n"
 
 
 def test_a_killed_run_ended_when_its_stage_last_wrote(tmp_path: Path) -> None:
