@@ -5,6 +5,7 @@ import runpy
 import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,8 @@ EXIT_INTERRUPTED = 130
 
 @contextmanager
 def told(root: Path | None = None) -> Iterator[None]:
-    """Ends the process: with one line and exit code 2 for an `OrchestraError`, 130 after Ctrl-C, with `bug`'s line and
-    1 for anything else.
+    """Ends the process: with one line and exit code 2 for an `OrchestraError`, 130 after Ctrl-C or `kill`, with `bug`'s
+    line and 1 for anything else.
 
     Where the reader of the output is gone, it ends without a word.
     """
@@ -32,7 +33,7 @@ def told(root: Path | None = None) -> Iterator[None]:
         # Slow: it knows the settings of the store.
         from orchestra.system.storage import storage_named
 
-        with storage_named(root):
+        with _killed_as_stopped(), storage_named(root):
             yield
     except OrchestraError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -50,6 +51,29 @@ def told(root: Path | None = None) -> Iterator[None]:
         print_traceback()
         print(f"error: {bug(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+@contextmanager
+def _killed_as_stopped() -> Iterator[None]:
+    """While the block lasts, SIGTERM is Ctrl-C, so that what would be taken back after that one is taken back."""
+    free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not free or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    owner = os.getpid()
+
+    def interrupt(number: int, _frame: object) -> None:
+        if os.getpid() == owner:
+            raise KeyboardInterrupt
+        # A child that was forked has nothing to take back.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _stopped() -> NoReturn:

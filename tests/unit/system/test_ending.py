@@ -43,6 +43,23 @@ def test_what_is_handed_over_is_told_from_its_first_import_on(tmp_path: Path) ->
     assert ended(process) == STOPPED
 
 
+def test_what_is_killed_by_sigterm_first_takes_back_what_it_did(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(
+        "import os, signal, sys, time\n"
+        "child = os.fork()\n"
+        "if not child: time.sleep(600)\n"
+        "try: print(child, flush=True); time.sleep(600)\n"
+        "finally:\n"
+        "    os.kill(child, signal.SIGTERM)\n"
+        "    print('taken back', os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
+    )
+    process = begun(tmp_path, HAND_OVER)
+    assert process.stdout is not None and process.stdout.readline().strip().isdigit()
+    process.terminate()
+    said, error = process.communicate(timeout=60)
+    assert (process.returncode, error, said) == (*STOPPED, f"taken back {-signal.SIGTERM}\n")
+
+
 def test_ctrl_c_between_a_command_and_what_it_hands_over_to_waits(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text("import time; time.sleep(60)")
     struck = (
