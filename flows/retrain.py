@@ -222,6 +222,9 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         if name not in why:
             raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(order)}")
     until_then = order if until is None else order[: order.index(until) + 1]
+    if late := [one for one in order if one in force and one not in until_then]:
+        fix = f"orchestra run --force {late[-1]} --until {late[-1]}"
+        raise ConfigError(f"{late[-1]} comes after {until}, where this run ends", where="--until", fix=fix)
     refuse_now(root, params, [one for one in until_then if why[one] or one in force])
     outcomes: dict[str, str] = {}
     booked = LedgerTail(root, booked_as(recorder.parent))
