@@ -139,6 +139,15 @@ def whole_folder(path: Path) -> Iterator[Path]:
         replace(partial, path)
 
 
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """A hidden folder beside `path` for work on it, which only its user may read; it goes at the end of the block, or
+    with the next one after a kill."""
+    with _beside(path, folder=True) as partial:
+        partial.chmod(0o700)
+        yield partial
+
+
 def whole_entries(folder: Path) -> list[Path]:
     """What lies in a folder, sorted, but the hidden partial ones; empty where there is no folder."""
     return sorted(one for one in folder.iterdir() if not one.name.startswith(".")) if folder.is_dir() else []

@@ -107,17 +107,17 @@ def backup(
         raise DataError(what, where=str(root / ".state"), fix="orchestra run")
     with (
         atomic.whole_file(target, private=True) as partial,
-        tempfile.TemporaryDirectory(dir=target.parent, prefix=".backup-") as folder,
+        atomic.scratch_folder(target) as folder,
         tarfile.open(partial, "w") as archive,
     ):
         for name in databases:
             if (root / name).is_file():
                 say(f"backup: {name}")
                 check_database(root, name, beside=True)
-                copy = Path(folder) / name
+                copy = folder / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 snapshot(root / name, copy)
-                check_database(Path(folder), name)  # Of the copy, since writers of the other would have to wait.
+                check_database(folder, name)  # Of the copy, since writers of the other would have to wait.
                 copy.chmod(stat.S_IMODE((root / name).stat().st_mode))
                 hashes[name] = _add(archive, copy, name)
         every = list(_files(root, folders, files))

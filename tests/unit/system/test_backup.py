@@ -1,6 +1,7 @@
 """A backup of real databases, brought back: in place, in another folder, after damage, and cut off at every point."""
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -261,6 +262,29 @@ def test_a_backup_beside_a_writer_is_of_one_moment(workspace: Path, tmp_path: Pa
         backup(workspace, tmp_path / "kept.tar")
     restore(workspace, tmp_path / "kept.tar")
     assert flow_runs(workspace) == ["calm-cat", "second"]
+
+
+def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_another_is_at_stays(
+    workspace: Path, tmp_path: Path
+) -> None:
+    left, other = (tmp_path / "kept" / f".monday.tar.{mark * 10}.partial" for mark in "ab")
+    for folder in (left, other):
+        (folder / ".state").mkdir(parents=True)
+        (folder / MLFLOW).write_bytes(b"half a copy")
+    handle = os.open(other, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        modes: list[int] = []
+
+        def look(_line: str) -> None:
+            folders = [one for one in (tmp_path / "kept").iterdir() if one.is_dir() and one not in (left, other)]
+            modes.extend(stat.S_IMODE(one.stat().st_mode) for one in folders)
+
+        backup(workspace, tmp_path / "kept/monday.tar", say=look)
+        assert set(modes) == {0o700}
+        assert sorted(one.name for one in (tmp_path / "kept").iterdir()) == [other.name, "monday.tar"]
+    finally:
+        os.close(handle)
 
 
 def test_a_damaged_or_cut_file_changes_nothing(workspace: Path, tmp_path: Path) -> None:
