@@ -7,9 +7,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
 from flows._workspace import PREFECT_SETTINGS, settings
@@ -26,8 +28,6 @@ ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor"
 POOL = "local"
 DEPLOYMENT, WATCH = "asked", "watch"
 """Names of the deployments that `orchestra retraining on` makes: the retraining, and the monitor that looks."""
-
-
 WORKSPACE_TAG = r"orchestra-[0-9a-f]{12}"
 """How the tag of a workspace looks."""
 
@@ -93,15 +93,19 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
     if overrides and flow != "retrain":
         raise ConfigError(f"{flow} takes no parameters", where="--set", fix="leave it out")
     effective(root / "params.yaml", overrides)
+    comes: Any = None
     try:
         schedule = CronSchedule(cron=cron, timezone=timezone)
-    except ValidationError as error:
+        # Prefect also takes six fields, and a day that never comes.
+        comes = len(cron.split()) == 5 and next(CronSim(cron, datetime.now(UTC)), None)
+    except (ValidationError, CronSimError) as error:
         # Pydantic's own text has several lines and an address.
-        if error.errors()[0]["loc"] == ("timezone",):
+        if isinstance(error, ValidationError) and error.errors()[0]["loc"] == ("timezone",):
             fix = "write a name such as UTC or Europe/Berlin"
             raise ConfigError(f"{timezone!r} is no time zone", where="--timezone", fix=fix) from None
+    if not comes:
         fix = 'write five fields, such as "0 3 * * *"'
-        raise ConfigError(f"{cron!r} is no schedule", where="--cron", fix=fix) from None
+        raise ConfigError(f"{cron!r} is no schedule", where="--cron", fix=fix)
     for line in servers.start(root, worker=POOL):
         print(line, flush=True)
     with connected(root) as address:
@@ -174,12 +178,9 @@ def listed(root: Path) -> list[str]:
     for one in deployments(root):
         when = "; ".join(f"{_plan(each.schedule)}{'' if each.active else ' off'}" for each in one.schedules)
         with_ = ", ".join(one.parameters.get("overrides") or [])
-        state = (
-            "paused" if one.paused else "",
-            _cancelled(root, one),
-            "" if _is_of(root, one) else "of another workspace",
-        )
-        rows.append((one.name, _flow_of(one), when or "not scheduled", with_, *state))
+        state = ("paused" if one.paused else "", _cancelled(root, one))
+        whose = "" if _is_of(root, one) else "of another workspace"
+        rows.append((one.name, _flow_of(one), when or "not scheduled", with_, *state, whose))
     return aligned(rows) if rows else []
 
 
@@ -215,9 +216,8 @@ def _cancelled(root: Path, deployment: Any) -> str:
     with connected(root), get_client(sync_client=True) as client:
         newest = client.read_flow_runs(flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
     state = newest[0].state if newest else None
-    return (
-        f"newest run cancelled: {one_line(state.message or '')}" if state is not None and state.is_cancelled() else ""
-    )
+    said = one_line(state.message or "") if state is not None and state.is_cancelled() else None
+    return "" if said is None else f"newest run cancelled: {said}"
 
 
 def remove(root: Path, name: str) -> None:

@@ -42,6 +42,19 @@ def test_a_monitor_may_be_called_watch(tmp_path: Path, monkeypatch: pytest.Monke
         add(tmp_path, "watch", "monitor", CRON, "UTC", [])
 
 
+@pytest.mark.parametrize("cron", ["0 0 3 * * *", "@hourly", "0 0 31 2 *", "0 22-2 * * *", "0 3 * *", "every day", ""])
+def test_what_is_not_five_fields_or_never_comes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cron: str
+) -> None:
+    monkeypatch.setattr(schedule, "effective", lambda *_: None)
+    monkeypatch.setattr(servers, "start", lambda *_, **__: pytest.fail("nothing starts for a wrong argument"))
+    with pytest.raises(ConfigError) as caught:
+        add(tmp_path, "nightly", "retrain", cron, "UTC", [])
+    assert str(caught.value) == f'--cron: {cron!r} is no schedule — write five fields, such as "0 3 * * *"'
+    with pytest.raises(ConfigError, match="'Mars' is no time zone"):
+        add(tmp_path, "nightly", "retrain", CRON, "Mars", [])
+
+
 def test_a_run_asks_the_server_of_its_worker_wherever_that_is_now() -> None:
     from prefect.client.schemas.objects import FlowRun
     from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -105,6 +118,7 @@ def test_a_name_is_of_one_schedule_whatever_its_flow(
     schedule.deploy(shop, "nightly", "monitor", description="made before")
     assert len(deployments(shop)) == 2
     monkeypatch.setattr(servers, "forget_worker", lambda _root: True)
+    capsys.readouterr()
     remove(shop, "nightly")
     assert deployments(shop) == []
     assert capsys.readouterr().out == "nightly: removed\nworker: ended, since no schedule is left\n"
