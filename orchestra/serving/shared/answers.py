@@ -1,4 +1,5 @@
-"""Answers kept by their Idempotency-Key, so that a request that is sent again is neither done nor paid for twice."""
+"""Answers kept by their Idempotency-Key: a request that was answered is neither done nor paid for again. One that failed,
+or whose caller left, is."""
 
 from __future__ import annotations
 

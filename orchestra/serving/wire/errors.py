@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
@@ -36,7 +37,9 @@ class ApiError(Exception):
         self.param = param if param is None else param[:MAX_PARAM]
         self.extra: dict[str, Any] = {}
         """What else the body holds: what a failed episode cost."""
-        self.headers = {} if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
+        # Up: who comes a moment too soon is refused again. To the millisecond before: no sum of floats is exact.
+        seconds = None if retry_after_s is None else max(1, math.ceil(round(retry_after_s, 3)))
+        self.headers = {} if seconds is None else {"Retry-After": str(seconds)}
 
     @property
     def body(self) -> dict[str, Any]:
@@ -76,12 +79,18 @@ def too_many(message: str, code: str, retry_after_s: float = 1) -> ApiError:
     return ApiError(429, message, kind="rate_limit_error", code=code, retry_after_s=retry_after_s)
 
 
+def final(error: ApiError) -> ApiError:
+    """The same, which another try would only meet again: OpenAI's clients repeat all others of its status."""
+    error.headers["x-should-retry"] = "false"
+    return error
+
+
 def spent(error: BudgetError) -> ApiError:
     """For a key whose dollars do not pay for what is asked. OpenAI's clients repeat it only where the key's other calls
     hold them: most come back."""
     if error.retryable:
         return too_many(str(error), "budget_held", 5)
-    return ApiError(429, str(error), kind="insufficient_quota", code="insufficient_quota")
+    return final(ApiError(429, str(error), kind="insufficient_quota", code="insufficient_quota"))
 
 
 def from_orchestra(error: OrchestraError) -> ApiError:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from orchestra.accounting.ledger import total
-from orchestra.serving.wire.errors import ApiError
+from orchestra.serving.wire.errors import ApiError, final
 from orchestra.serving.wire.request import MODEL
 from orchestra.types import Component, Episode, StopReason, ToolCall, Turn
 
@@ -83,7 +83,8 @@ def refusal(episode: Episode, orchestra: dict[str, Any]) -> ApiError | None:
     kind, message = messages[episode.stop]
     error = ApiError(502, message, kind=kind, code=episode.stop.value)
     error.extra = {"orchestra": orchestra}
-    return error
+    # Greedy, the model would write the same again, for the same dollars.
+    return final(error) if episode.stop is StopReason.MALFORMED else error
 
 
 def calls_message(call: ToolCall, call_id: str) -> list[dict[str, Any]]:

@@ -99,3 +99,16 @@ def test_classes_of_errors(client: openai.OpenAI, gateway: Gateway) -> None:
     with pytest.raises(openai.RateLimitError) as spent:
         ask(client.with_options(api_key=poor), asked)
     assert spent.value.code == "insufficient_quota"
+
+
+def test_what_would_come_again_is_asked_for_once(tmp_path: Path) -> None:
+    """With as many repetitions as the client makes unless it is told otherwise."""
+    made = Gateway(tmp_path, backend=backend(tmp_path, lambda _: "<tool_call>no call"))
+    rich, poor = (made.keys.create("k", budget_usd=Decimal(usd)) for usd in (1, 0))
+    with listening(create_app(made, load=False)) as port:
+        for key, kind in ((rich, openai.InternalServerError), (poor, openai.RateLimitError)):
+            asking = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key[1])
+            assert asking.max_retries > 0
+            with pytest.raises(kind):
+                ask(asking, [{"role": "user", "content": "hello?"}])
+    assert [key.requests for key in made.keys.list()] == [1, 1]

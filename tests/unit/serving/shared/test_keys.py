@@ -11,7 +11,7 @@ import pytest
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import Keys, operator_key, own_key, period_of
-from orchestra.serving.wire.errors import ApiError
+from orchestra.serving.wire.errors import ApiError, too_many
 
 
 @pytest.fixture
@@ -91,6 +91,11 @@ def test_a_rate_is_the_key_s_own(keys: Keys, monkeypatch: pytest.MonkeyPatch) ->
     now += 10.1
     keys.admit(f"Bearer {limited}")
     assert {key.name: key.requests for key in keys.list()} == {"slow": 4, "free": 9}
+
+
+@pytest.mark.parametrize(("wait_s", "told"), [(0.2, 1), (1.4, 2), (2.5, 3), (15.0000001, 15), (20, 20)])
+def test_who_waits_as_long_as_told_does_not_come_too_soon(wait_s: float, told: int) -> None:
+    assert too_many("more than 3 requests a minute", "rate_limit_exceeded", wait_s).headers["Retry-After"] == str(told)
 
 
 @pytest.mark.parametrize("jump_s", [-30 * 86_400, -3600, 3600, 30 * 86_400])
