@@ -7,7 +7,7 @@ import contextlib
 import hmac
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,6 +51,7 @@ def create_app(gateway: Gateway, *, load: bool = True, hosts: Collection[str] = 
 
     app = FastAPI(title="orchestra", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(ApiError, _refused)
+    app.add_exception_handler(OrchestraError, _refused)
     app.add_exception_handler(HTTPException, _unknown)
     app.include_router(_routes(gateway))
     return RequestGuard(ChatFirst(app, gateway), frozenset(map(url_host, hosts)))
@@ -91,6 +92,7 @@ def create_control(gateway: Gateway, token: str) -> ASGIApp:
     """The application of the other port, which only a release on this machine asks, with the token that it read."""
     app = FastAPI(title="orchestra control", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(ApiError, _refused)
+    app.add_exception_handler(OrchestraError, _refused)
     app.add_exception_handler(HTTPException, _unknown)
 
     def check(request: Request) -> None:
@@ -176,12 +178,12 @@ async def _chat(gateway: Gateway, request: Request) -> Response:
     except ApiError as error:
         failure = error
     except OrchestraError as error:
-        failure = from_orchestra(error)
+        failure = _logged(request, error)
     except CallerLeft:
         gateway.telemetry.requests.labels(str(LEFT)).inc()
         return Response(status_code=LEFT)
     except Exception:
-        log.exception("a request failed")
+        log.exception("request %s failed", _id(request))
         failure = ApiError(500, "a bug: see the gateway's log", kind="server_error", code="internal")
     else:
         if not isinstance(answer, StreamingResponse):
@@ -209,7 +211,7 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
             backend = gateway.route(gateway.answering, asked, caller)
             # From here on a release waits for it, before its server ends.
             held.enter_context(backend.working())
-            job = await gateway.ready(backend, asked, caller)
+            job = replace(await gateway.ready(backend, asked, caller), request_id=_id(request))
             if asked.stream:
                 # Before the answer begins: a caller that finds no place is refused by status, and tries again.
                 await _while_there(request, held.enter_async_context(gateway.places.place(job.seconds)))
@@ -226,14 +228,15 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
 class HeldStream(StreamingResponse):
     """Server-sent events; what they hold is free again when they end, also where nobody reads them."""
 
-    def __init__(self, events: AsyncIterator[str], held: contextlib.AsyncExitStack) -> None:
+    def __init__(self, events: AsyncGenerator[str, None], held: contextlib.AsyncExitStack) -> None:
         # No proxy is to keep events back until it has many.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
-        self._held = held
+        self._events, self._held = events, held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._held:
+        # Closed before the place is free: a server that stops sending leaves them as they are.
+        async with self._held, contextlib.aclosing(self._events):
             await super().__call__(scope, receive, send)
 
 
@@ -254,12 +257,27 @@ async def _while_there(request: Request, work: Awaitable[T]) -> T:
                 await asyncio.wait([one])
 
 
+def _id(request: Request) -> str:
+    """The answer's `x-request-id`, which the guard gives it."""
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+def _logged(request: Request, error: OrchestraError) -> ApiError:
+    """What the caller is told; what is not its fault stands in the log."""
+    failure = from_orchestra(error)
+    if failure.status >= 500:
+        log.error("request %s failed: %s", _id(request), error)
+    return failure
+
+
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, OrchestraError):
+        error = _logged(request, error)
     assert isinstance(error, ApiError)
     return JSONResponse(error.body, error.status, error.headers)
 
@@ -268,4 +286,5 @@ async def _unknown(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     text = f"{request.method} {request.url.path}: {error.detail}"
     failure = ApiError(error.status_code, text, kind="invalid_request_error", code="unknown_url")
-    return JSONResponse(failure.body, error.status_code)
+    # They say which methods there are, where it is none of those.
+    return JSONResponse(failure.body, error.status_code, error.headers)

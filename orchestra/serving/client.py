@@ -136,6 +136,10 @@ def access(root: Path, url: str | None = None) -> tuple[str, dict[str, str], boo
     gateway on this machine names another host, so it is not checked.
     """
     base = (url or gateway_url(root)).rstrip("/")
+    if not base.lower().startswith(("http://", "https://")):
+        what = "a gateway's address begins with http:// or https://"
+        named = one_line(base)[:200]
+        raise ConfigError(what, where=named, fix=f"write http://{named.rpartition('//')[2]}")
     own = base in {gateway.url for gateway in gateways(root)}
     key = os.environ.get("ORCHESTRA_API_KEY") or (own_key(root) if own else None)
     if key is not None and not (key.isascii() and key.isprintable()):

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from orchestra.accounting.ledger import total
 from orchestra.config.deploy import GatewayLimits, Tracing
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
 from orchestra.serving.backend import Backend, describe, silent
-from orchestra.serving.episodes.admission import Places
+from orchestra.serving.episodes.admission import Places, ended
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.events import StreamEvents, event
 from orchestra.serving.episodes.job import ANYBODY, Caller, Job
@@ -32,7 +32,7 @@ from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import Keys
 from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire import reply
-from orchestra.serving.wire.errors import LEFT, ApiError, from_orchestra, spent, unavailable
+from orchestra.serving.wire.errors import LEFT, ApiError, StoreError, from_orchestra, spent, unavailable
 from orchestra.serving.wire.request import MODEL, ChatRequest
 from orchestra.types import Episode, Turn
 
@@ -259,6 +259,7 @@ class Gateway:
             "version": serving.version,
             "engine": serving.engine,
             "fingerprint": serving.fingerprint,
+            **({"request_id": job.request_id} if job.request_id else {}),
             **({"role": checks.ROLE} if check else {}),
         }
         clock, turns = EpisodeClock(began), list[Turn]()
@@ -269,9 +270,10 @@ class Gateway:
                 if isinstance(error, ServiceError):
                     self._worry.set()
                 record["wall_s"] = round(time.monotonic() - began, 3)
-                failed = isinstance(error, Exception) and not isinstance(error, (ApiError, BudgetError))
+                failed = isinstance(error, Exception) and not isinstance(error, (ApiError, BudgetError, StoreError))
                 if self.traffic is not None and failed and not check:
-                    self.traffic.answered(backend, job.request, record["wall_s"], None)
+                    down = isinstance(error, ServiceError)
+                    self.traffic.answered(backend, job.request, record["wall_s"], None, engine=down)
                 record["cost_usd"] = self._count(turns, job, check=check)
                 self.telemetry.trace({**record, "error": describe(error) or type(error).__name__}, job.request)
                 if isinstance(error, BudgetError):
@@ -312,7 +314,9 @@ class Gateway:
             call_id = self.calls.remember(caller.owner, job.digest, [*episode.prompt_ids, *episode.completion_ids])
         return reply.completion(episode, orchestra, created=created, call_id=call_id, metadata=job.request.metadata)
 
-    async def stream(self, backend: Backend, job: Job, began: float, caller: Caller = ANYBODY) -> AsyncIterator[str]:
+    async def stream(
+        self, backend: Backend, job: Job, began: float, caller: Caller = ANYBODY
+    ) -> AsyncGenerator[str, None]:
         """Server-sent events while the model writes: each tool call as it happens (`orchestra.tool_call`), the answer's
         text as soon as it is clear that it is one, then the account. Its place is the caller's to hold."""
         created, options = int(time.time()), job.request.stream_options
@@ -346,11 +350,11 @@ class Gateway:
             code = LEFT
             raise
         except Exception:
-            log.exception("a stream failed")
+            log.exception("the stream of request %s failed", job.request_id)
             code = 500
             yield event(ApiError(500, "a bug: see the gateway's log", kind="server_error", code="internal").body)
         finally:
-            # The caller may have hung up: then nobody pays for the rest.
-            task.cancel()
             self.telemetry.requests.labels(str(code)).inc()
+            # The caller may have hung up: then nobody pays for the rest, and the place is free once the work has ended.
+            await ended(task)
         yield "data: [DONE]\n\n"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
 
 from orchestra.serving.wire.errors import unavailable
 
@@ -41,3 +44,11 @@ class Places:
         finally:
             self.running -= 1
             self._free.release()
+
+
+async def ended(work: asyncio.Task[Any]) -> None:
+    """Cancel it, and wait until it has ended: tools that run are told, and end, before a place is free."""
+    work.cancel()
+    # The server cancels who sends a stream at every step that it waits, until it has ended.
+    with anyio.CancelScope(shield=True):
+        await asyncio.wait([work])

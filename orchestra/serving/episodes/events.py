@@ -59,7 +59,7 @@ class StreamEvents:
             made.append(self._chunk({"content": rest}))
         if calls := choice["message"].get("tool_calls"):
             made.append(self._chunk({"tool_calls": [{"index": 0, **calls[0]}]}))
-        account: dict[str, Any] = {"orchestra": whole["orchestra"]}
+        account = {name: whole[name] for name in ("metadata", "orchestra") if name in whole}
         own = {} if with_usage else {"usage": whole["usage"]}
         made.append(self._chunk({}, choice["finish_reason"], **own, **account))
         if with_usage:

@@ -44,6 +44,8 @@ class Job:
     """Of all that the model was given: see `PromptSetting.digest`."""
     dropped: int = 0
     """Messages that were left out of a long conversation."""
+    request_id: str = ""
+    """The answer's `x-request-id`."""
 
     @property
     def tools(self) -> frozenset[str]:

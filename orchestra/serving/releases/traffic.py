@@ -72,12 +72,14 @@ class Traffic:
         text = "\0".join((self.trial.secret, owner, request.user or "", first))
         return hashlib.sha256(text.encode()).digest()[:8]
 
-    def answered(self, backend: Backend, request: ChatRequest, seconds: float, episode: Episode | None) -> None:
+    def answered(
+        self, backend: Backend, request: ChatRequest, seconds: float, episode: Episode | None, *, engine: bool = False
+    ) -> None:
         """Take note of an answer, or of a failure (None), and copy the request where that is the trial.
 
         Requests for a version by its name are the release's probes, which it counts itself. Of a conversation one
-        answer counts: who knows by it which version answers could ask that one alone what takes long. A failure
-        without an episode is the engine's, and counts always.
+        answer counts: who knows by it which version answers could ask that one alone what takes long, or what meets
+        a bug. A failure of the `engine` counts always: no question brings it about.
         """
         if self.withdrawn or request.model != MODEL:
             return
@@ -89,7 +91,7 @@ class Traffic:
                 self._shadows.add(task)
                 task.add_done_callback(self._shadows.discard)
             return
-        if episode is not None:
+        if not engine:
             conversation = self._digest(request)
             if conversation in self._counted:
                 return

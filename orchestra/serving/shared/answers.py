@@ -1,5 +1,4 @@
-"""Answers kept by their Idempotency-Key: a request that was answered is neither done nor paid for again. One that failed,
-or whose caller left, is."""
+"""Answers kept by their Idempotency-Key: what was answered is not done or paid for again; what failed is."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestra.files.atomic import make_folder
+from orchestra.serving.wire.errors import StoreError
 from orchestra.system.storage import GATEWAY, database_failure
 
 STORE = GATEWAY
@@ -59,7 +60,7 @@ class Database:
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         self.held: set[int | None] = set()
         """Rows of `holds` of this process's calls under way."""
-        self._lock = threading.Lock()
+        self._lock, self._file = threading.Lock(), file
         try:
             self._connection = sqlite3.connect(file, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
             # A change is safe once it is in the log; the log is flushed at its checkpoints.
@@ -71,21 +72,32 @@ class Database:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that no other gateway's comes between; undone when the block raises."""
-        with self._lock:
+        """A transaction that no other gateway's comes between; undone when the block raises. Raises `StoreError`."""
+        with self._lock, self._told():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                # A full disk has undone it already; one that cannot be committed would be in every later one's way.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     @contextlib.contextmanager
     def look(self) -> Iterator[sqlite3.Connection]:
-        """The connection, to read from."""
-        with self._lock:
+        """The connection, to read from. Raises `StoreError`."""
+        with self._lock, self._told():
             yield self._connection
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raises SQLite's errors as `StoreError`."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            found = database_failure(error, str(self._file))
+            raise StoreError(found.what, where=found.where, fix=found.fix) from None
 
     def close(self) -> None:
         self._connection.close()

@@ -42,8 +42,10 @@ class KeyBudget:
         self._paid = False
         """Whether the request has cost something."""
         with database.look() as store:
-            row = store.execute("SELECT budget_usd FROM keys WHERE id = ?", (key_id,)).fetchone()
+            row = store.execute("SELECT budget_usd, period FROM keys WHERE id = ?", (key_id,)).fetchone()
         self.cap_usd = None if row is None or row[0] is None else Decimal(row[0])
+        self._ends = row is not None and row[1] in PERIODS and row[1] != "total"
+        """Whether another period follows the present one."""
 
     @contextlib.contextmanager
     def hold(self, worst_usd: Decimal) -> Iterator[None]:
@@ -103,7 +105,8 @@ class KeyBudget:
         what = f"{spent:f} of {self.cap_usd:f} USD are spent{under_way}, and the next call could cost {worst_usd:f}"
         # What is held for calls under way comes back, for the most part.
         passes = add_up((spent, worst_usd)) <= self.cap_usd
-        fix = "try again when they have ended" if passes else "ask for a larger budget, or wait for the next period"
+        larger = "ask for a larger budget" + (", or wait for the next period" if self._ends else "")
+        fix = "try again when they have ended" if passes else larger
         refused = BudgetError(what, where=f"key {self._key}", fix=fix)
         refused.retryable = passes
         raise refused

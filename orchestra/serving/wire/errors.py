@@ -52,6 +52,10 @@ def request_id() -> str:
     return f"req_{uuid.uuid4().hex}"
 
 
+class StoreError(OrchestraError):
+    """The gateways' shared store cannot be read or written at present."""
+
+
 class CallerLeft(Exception):
     """The caller hung up: there is nobody to answer."""
 
@@ -94,7 +98,9 @@ def spent(error: BudgetError) -> ApiError:
 
 
 def from_orchestra(error: OrchestraError) -> ApiError:
-    """The caller's faults are 400, everybody else's 502."""
+    """The caller's faults are 400, the store's 503, everybody else's 502."""
+    if isinstance(error, StoreError):
+        return unavailable(str(error), "store_failed")
     if error.fault is Fault.CALLER:
         return bad_request(str(error))
     return ApiError(502, str(error), kind=f"{error.fault.value}_error", code=type(error).__name__)

@@ -26,6 +26,13 @@ def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert gateway_url(tmp_path) == "http://elsewhere:1"
 
 
+@pytest.mark.parametrize("url", ["localhost:8800", "ftp://localhost:8800", "//localhost"])
+def test_an_address_without_http_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRA_URL", url)
+    with pytest.raises(ConfigError, match=f"^{url}: .* begins with http:// or https:// — write http://localhost"):
+        ask("x", root=tmp_path)
+
+
 @pytest.mark.parametrize(("kind", "seconds"), [("own", 7260), ("another", 1860), ("damaged", 1860)])
 def test_an_answer_may_take_as_long_as_the_own_gateway_lets_it(
     kind: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -132,6 +132,14 @@ def test_a_stream_tells_each_call_then_the_answer_then_the_account(tmp_path: Pat
     assert len({chunk["id"] for chunk in chunks}) == 1
 
 
+def test_metadata_comes_back_with_and_without_a_stream(tmp_path: Path) -> None:
+    made, metadata = backend(tmp_path), {"order": "17"}
+    text = chat(made, tmp_path, stream=True, metadata=metadata).text
+    chunks = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line[:7] == "data: {"]
+    assert chat(made, tmp_path, metadata=metadata).json()["metadata"] == chunks[-1]["metadata"] == metadata
+    assert "metadata" not in chat(made, tmp_path).json()
+
+
 def test_a_streamed_answer_that_is_cut_is_told_as_far_as_it_came(tmp_path: Path) -> None:
     class Cut(ScriptedPolicy):
         async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
@@ -248,7 +256,8 @@ def test_bad_json_a_wrong_model_and_a_wrong_path(tmp_path: Path) -> None:
     assert long.status_code == 413 and long.json()["error"]["code"] == "too_large"
     lost = call(made, tmp_path, "GET", "/v1/completions")
     assert lost.status_code == 404 and "error" in lost.json()
-    assert call(made, tmp_path, "GET", "/v1/chat/completions").status_code == 405
+    wrong = call(made, tmp_path, "GET", "/v1/chat/completions")
+    assert wrong.status_code == 405 and wrong.headers["allow"] == "POST"
 
 
 def test_chat_completions_go_past_the_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,6 +416,20 @@ def test_every_answer_has_a_request_id(tmp_path: Path) -> None:
     replies = [chat(made, tmp_path), chat(made, tmp_path, n=2), call(made, tmp_path, "GET", "/nothing")]
     ids = {reply.headers["x-request-id"] for reply in replies}
     assert len(ids) == 3 and all(one.startswith("req_") for one in ids)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_in_the_log_and_the_trace_is_found_by_its_request_id(
+    stream: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decide(_: Conversation) -> str:
+        raise ZeroDivisionError
+
+    gateway = Gateway(tmp_path, backend=backend(tmp_path, decide))
+    told = chat(gateway, tmp_path, stream=stream).headers["x-request-id"]
+    gateway.telemetry.close()
+    (line,) = [json.loads(text) for file in (tmp_path / ".state/traces").iterdir() for text in file.open()]
+    assert f"request {told} failed" in caplog.text and line["request_id"] == told
 
 
 def test_who_hangs_up_ends_the_work_without_a_stream_too(tmp_path: Path) -> None:

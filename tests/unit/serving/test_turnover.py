@@ -162,7 +162,7 @@ def test_a_stream_whose_caller_leaves_counts_as_left(tmp_path: Path) -> None:
     async def go() -> None:
         events = gateway.stream(made, await gateway.ready(made, request), 0.0)
         await anext(events)
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
 
     asyncio.run(go())
     assert 'orchestra_requests_total{code="499"} 1.0' in gateway.telemetry.render().decode()

@@ -160,6 +160,26 @@ def test_failures_of_the_engine_count_each_time(tmp_path: Path) -> None:
     talk(gateway, work)
 
 
+def test_one_conversation_that_meets_a_bug_withdraws_nothing(tmp_path: Path) -> None:
+    def decide(_: Conversation) -> str:
+        raise ZeroDivisionError
+
+    made = backend(tmp_path, decide)
+    made = replace(made, serving=made.serving.model_copy(update={"version": "8", "fingerprint": "f8"}))
+    gateway = tried(tmp_path, made, share=1.0, failures_in_a_row=4)
+
+    async def work(ask: Ask) -> None:
+        for _ in range(6):
+            assert (await ask("what is 1+1?")).status_code == 500
+        for number in range(2):
+            assert (await ask(f"what is {number}+2?")).status_code == 500
+        assert gateway.traffic is not None
+        arm = gateway.traffic._samples.arms()["candidate"]
+        assert (arm.requests, arm.failures) == (3, 3)
+
+    talk(gateway, work)
+
+
 def test_a_candidate_that_fails_is_withdrawn_and_the_champion_answers_all(tmp_path: Path) -> None:
     gateway = tried(tmp_path, candidate(tmp_path, down=True), share=0.5, failures_in_a_row=4)
 

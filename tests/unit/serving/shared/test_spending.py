@@ -10,7 +10,7 @@ import pytest
 from orchestra.errors import BudgetError
 from orchestra.serving.shared import spending
 from orchestra.serving.shared.database import Database
-from orchestra.serving.shared.keys import Keys, Period
+from orchestra.serving.shared.keys import PERIODS, Keys, Period
 from orchestra.serving.shared.spending import FORGET_S, HOLD_S, KeyBudget, renew_holds
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.types import Charge, Component
@@ -175,6 +175,15 @@ def test_without_a_budget_it_counts_only(tmp_path: Path) -> None:
 
 
 DAY_S = 86_400
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_nobody_is_told_to_wait_for_a_period_that_never_comes(period: Period, tmp_path: Path) -> None:
+    store = Database(tmp_path / "store.sqlite")
+    key, _ = Keys(store).create("team", budget_usd=CENT, period=period)
+    with pytest.raises(BudgetError, match="a larger budget") as gone, KeyBudget(store, key.id).hold(2 * CENT):
+        pass
+    assert ("next period" in str(gone.value)) == (period != "total")
 
 
 @pytest.mark.parametrize(

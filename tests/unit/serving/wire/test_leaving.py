@@ -1,18 +1,22 @@
 """Callers that hang up while they are answered: the work ends, whatever they had sent ahead and however they leave."""
 
 import asyncio
+import contextlib
 import json
 import random
 import socket
 import struct
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
-from orchestra.serving.app import create_app
+from orchestra.serving.app import HeldStream, create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.wire.connection import MAX_AHEAD
 from tests.support.real_gateway import listening
@@ -86,6 +90,65 @@ def test_the_work_ends_with_its_connection(gateway: Gateway) -> None:
                 leave(connection)
                 assert until(lambda: made.in_flight == 0), (ahead[:40], at_once, leave)
                 connection.close()
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_the_place_of_a_stream_is_free_when_its_work_has_ended(turns: int, tmp_path: Path) -> None:
+    """Be it that the caller leaves while nothing is sent, or between two events."""
+    began, over, in_flight = threading.Event(), threading.Event(), list[tuple[int, int]]()
+
+    class Ending(ScriptedPolicy):
+        async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+            if len(conversations[0].turns) < turns:
+                return await super().generate(conversations, max_tokens)
+            began.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                for _ in range(50):  # As a tool that is told to end, and takes a while.
+                    await asyncio.sleep(0.01)
+                in_flight.append((made.in_flight, gateway.places.running))
+                over.set()
+            raise AssertionError
+
+    made = backend(tmp_path, policy=Ending("ending", calculate, codec().turn))
+    gateway = Gateway(tmp_path, backend=made)
+    body = json.dumps({**json.loads(BODY), "stream": True}).encode()
+    with listening(create_app(gateway, load=False)) as port:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert began.wait(SECONDS)
+        assert over.wait(SECONDS)
+        assert until(lambda: (made.in_flight, gateway.places.running) == (0, 0))
+    assert in_flight == [(1, 1)]
+
+
+def test_a_stream_that_the_server_stops_sending_is_closed_before_its_place_is_free() -> None:
+    order, held = list[str](), contextlib.AsyncExitStack()
+    held.callback(order.append, "place")
+
+    async def events() -> AsyncGenerator[str, None]:
+        try:
+            yield "first"
+            yield "second"
+        finally:
+            order.append("work")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            raise OSError
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def go() -> None:
+        left = events()  # Held here: nobody else closes it.
+        with pytest.raises(ClientDisconnect):
+            await HeldStream(left, held)({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send)
+        assert order == ["work", "place"]
+
+    asyncio.run(go())
 
 
 def test_who_sends_without_end_behind_a_request_is_hung_up_on(gateway: Gateway) -> None:
