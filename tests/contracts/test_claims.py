@@ -13,7 +13,7 @@ TOLD = [
     ("docs/explanation/results.md", ENGLISH.format("seconds under “fast”"), "*fast* takes {0} times"),
     ("docs/explanation/results.md", ENGLISH.format("use of X under “prefer X”"), "*Prefer* reaches {0} times"),
     ("docs/explanation/results.md", CHEAP, "*cheap* costs {1}, {2} and {3} times"),
-    ("README.md", CHEAP, "*Cheap* saves nothing ({0} times"),
+    ("README.md", CHEAP, "*Cheap* costs {0} times"),
 ]
 """Page, claim, and the words around its mean (0) and its seeds."""
 
