@@ -143,6 +143,11 @@ class RunRecord(Record):
         return {name: value for name, value in found.items() if name in CARRIED}
 
     @property
+    def here(self) -> bool:
+        """Whether it is of this machine; a container that starts again has another name."""
+        return self.host == socket.gethostname()
+
+    @property
     def lives(self) -> bool:
         """Whether it is under way; one of another machine counts so."""
         return self.ended is None and self.has_process
@@ -150,12 +155,12 @@ class RunRecord(Record):
     @property
     def has_process(self) -> bool:
         """Whether its process runs, also after the run's end; one of another machine counts as running."""
-        return self.host != socket.gethostname() or (alive(self.pid) and started_at(self.pid) == self.started)
+        return not self.here or (alive(self.pid) and started_at(self.pid) == self.started)
 
     @property
     def elsewhere(self) -> bool:
         """Whether it says that it works under the lock on another machine, which may be a container that is gone."""
-        return self.ended is None and self.alone and self.host != socket.gethostname()
+        return self.ended is None and self.alone and not self.here
 
     @property
     def failed(self) -> bool:
@@ -178,12 +183,8 @@ class RunRecord(Record):
         return self.model_copy(update=update)
 
     def _silent(self, root: Path) -> bool:
-        """Whether it works on another machine, not under the lock, which would tell of its end, and long said nothing.
-
-        A container that starts again has another host name.
-        """
-        far = not self.alone and self.host != socket.gethostname()
-        return far and datetime.now(UTC) - self._last_sign(root) > SILENT
+        """Whether it works elsewhere, not under the lock, which would tell of its end, and long said nothing."""
+        return not self.alone and not self.here and datetime.now(UTC) - self._last_sign(root) > SILENT
 
     def _last_sign(self, root: Path) -> datetime:
         """When it last began or ended a stage, or wrote to the log of the one that ran."""

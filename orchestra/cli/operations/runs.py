@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -69,8 +68,7 @@ def rerun(
     root = workspace()
     record = find(runs(root), run)
     if record.lives:
-        here = record.host == socket.gethostname()
-        end = f"kill {record.pid}" if here else f"it is process {record.pid} of the machine {record.host}"
+        end = f"kill {record.pid}" if record.here else f"it is process {record.pid} of the machine {record.host}"
         raise ConfigError("it still runs", where=record.name, fix=f"wait for it, or end it: {end}")
     if from_ is not None and record.flow != "retrain":
         raise ConfigError(f"a run of {record.flow} has no stages to begin at", where="--from", fix="leave it out")
