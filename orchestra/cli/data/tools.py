@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestra.cli.common import can_be_written, parse_date, parse_usd, refuse_unused, tell_beside_run, workspace
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from orchestra.tools.mcp.spec import McpServer
@@ -146,10 +146,21 @@ def describe(
     budget = Budget(folder / "ledger.jsonl", parse_usd(cap_usd, "--cap-usd"), "describe")
     os.environ.setdefault(SETTING, f"auto:{folder / 'cassette.jsonl'}")
     toolkit = Toolkit.from_params(params, root, budget=budget)
-    names = toolkit.catalogue.names(ToolKind.EXPERT) if all_ else expert or []
+    if all_ and expert:
+        raise ConfigError(
+            "--all takes every expert, and some are named", where="describe", fix="leave one of the two out"
+        )
+    # One that is named twice would be paid for twice.
+    names = toolkit.catalogue.names(ToolKind.EXPERT) if all_ else list(dict.fromkeys(expert or []))
     if not names:
         raise ConfigError("no expert is named", where="describe", fix="name some, or all: --all")
-    drawn = measuring.sample(read_jsonl(source, Example, fix="run the validate stage"), examples, seed)
+    there = read_jsonl(source, Example, fix="run the validate stage")
+    # No judge is asked here: what only one can check would be paid for, and never known.
+    checked = [one for one in there if one.verifier.kind != "judge"]
+    if there and not checked:
+        what = "only a judge can check the answers to these examples, and describe asks none"
+        raise DataError(what, where=str(source), fix="name examples with short answers: --data")
+    drawn = measuring.sample(checked, examples, seed)
     catalogue = root / params.world.catalogue
     if write:
         tell_beside_run(root, catalogue)
@@ -163,7 +174,7 @@ def describe(
             if chat is not None:
                 await chat.aclose()
 
-    files = [folder / f"{name}.jsonl" for name in set(names)]
+    files = [folder / f"{name}.jsonl" for name in names]
 
     def ended() -> int:
         return sum(file.read_bytes().count(b"\n") for file in files if file.is_file())

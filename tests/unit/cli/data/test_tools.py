@@ -12,10 +12,10 @@ import yaml
 from typer.testing import CliRunner
 
 from orchestra.cli.app import app
-from orchestra.errors import ConfigError, ToolError
+from orchestra.errors import ConfigError, DataError, ToolError
 from orchestra.system import progress
 from orchestra.tools.reports import describe as describing
-from orchestra.types import Category
+from orchestra.types import Category, Verifier
 from tests.support.worlds import ROOT, example, printed, toolkit
 
 FAKE = (sys.executable, str(ROOT / "tests/support/mcp_fake.py"))
@@ -128,3 +128,27 @@ def test_describe_says_how_far_it_is(workspace: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(progress, "SAY_EVERY_S", 0.05)
     done = CliRunner().invoke(app, ["tools", "describe", "gpt-5", "gpt-5-mini", "--data", "some.jsonl"])
     assert done.exit_code == 0 and "1 of at most 2 calls have ended (0 s)\n" in done.stderr
+
+
+def test_describe_asks_each_expert_once_and_nothing_that_only_a_judge_can_check(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = example(instruction="who wrote Opal?", answer="Tesk", category=Category.TOPIC)
+    judged = short.model_copy(
+        update={
+            "id": "long",
+            "instruction": "why Opal?",
+            "verifier": Verifier(kind="judge", answer="For many reasons."),
+        }
+    )
+    file = workspace / "some.jsonl"
+    file.write_text(f"{short.model_dump_json()}\n{judged.model_dump_json()}\n", encoding="utf-8")
+    monkeypatch.setenv("ORCHESTRA_CASSETTE", f"auto:{workspace / 'cassette.jsonl'}")
+    tools("describe", "gpt-5", "gpt-5", "--data", "some.jsonl")
+    for kept in ("gpt-5", "ledger"):
+        assert len((workspace / f"work/describe/{kept}.jsonl").read_text().splitlines()) == 1
+    with pytest.raises(ConfigError, match="--all takes every expert"):
+        tools("describe", "gpt-5", "--all", "--data", "some.jsonl")
+    file.write_text(judged.model_dump_json() + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match="only a judge can check the answers"):
+        tools("describe", "gpt-5", "--data", "some.jsonl")
