@@ -15,7 +15,7 @@ import typer
 from orchestra.errors import ConfigError
 from orchestra.files.atomic import STATE, make_folder
 from orchestra.system import ending
-from orchestra.system.workspace import check_surroundings, locked_elsewhere
+from orchestra.system.workspace import alone, check_surroundings, locked_elsewhere
 
 EACH_TIME = ("promote", "deploy")
 """Stages of a run that DVC does not know."""
@@ -100,6 +100,14 @@ def workspace(*, checked: bool = True) -> Path:
                 make_folder(state)  # One of an older version is open.
             return folder
     raise ConfigError("no workspace here", where=str(here), fix="change into the cloned repository")
+
+
+def spend_alone(context: typer.Context, folder: Path) -> None:
+    """Until this command ends, no other spends from the ledger in the folder; raises `ServiceError` where one does.
+
+    Each of two would go up to the cap, and a cassette has one writer at a time.
+    """
+    context.with_resource(alone(folder.resolve() / ".lock", folder, "with its ledger"))
 
 
 def tell_beside_run(root: Path, written: Path) -> None:

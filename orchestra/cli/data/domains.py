@@ -38,6 +38,7 @@ Count = Annotated[int, typer.Option(min=1, help="The number to make.")]
 
 @app.command()
 def subjects(
+    context: typer.Context,
     model: Model,
     price: PriceKey,
     count: Count = 5,
@@ -53,7 +54,7 @@ def subjects(
     here = Path.cwd()
     root, params = _open()
     folder = version_folder(here, version)
-    writer = paid_writer(params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
+    writer = paid_writer(context, params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
     taken = [place.name for place in (root / "data/domains").iterdir()]
     for one in asyncio.run(propose_subjects(writer, count, taken, seed)):
         print(plain(f"{one.name}: {one.subject}"))
@@ -61,6 +62,7 @@ def subjects(
 
 @app.command()
 def write(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="The domain.")],
     subject: Annotated[str, typer.Option(help="The users, the records and the changes of the domain, in words.")],
     model: Model,
@@ -80,7 +82,7 @@ def write(
     root, params = _open()
     tell_beside_run(root, root / "data/domains" / name)
     folder = version_folder(here, version)
-    writer = paid_writer(params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
+    writer = paid_writer(context, params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
     taken = read_catalogue(root / params.world.catalogue).tools
     domain = asyncio.run(
         write_domain(writer, name, subject, root / "data/domains", seed=seed, licence=licence, taken=taken)
@@ -159,7 +161,7 @@ def examples(
     if model is None and not billed:
         refuse_unused(context, ["cap_usd", "cassette"], "where no model is asked", "add --model NAME, or leave it out")
     else:
-        budget, tape = paid_by(folder, cap_usd, cassette)
+        budget, tape = paid_by(context, folder, cap_usd, cassette)
         tried_with = toolkit.with_budget(budget, tape) if billed else toolkit
     if model is not None:
         paid = writing_chat(params.world, root, model, price, budget, tape, max_output_tokens)

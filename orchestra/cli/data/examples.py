@@ -128,6 +128,7 @@ def import_(
 
 @app.command()
 def measure(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
     to: Annotated[
         Path, typer.Option(callback=can_be_written, help="The file to write, with difficulties: data/extra/NAME.jsonl.")
@@ -158,7 +159,7 @@ def measure(
     tell_beside_run(root, to)
     name, toolkit = named(solver, here), measuring.toolkit_for(file, params, root)
     if is_billed(name, toolkit):
-        toolkit = toolkit.with_budget(*paid_by(root / "work/measure", cap_usd, "auto"))
+        toolkit = toolkit.with_budget(*paid_by(context, root / "work/measure", cap_usd, "auto"))
     with open_solver(name, params, toolkit, root, screen) as found:
         if found is None:
             raise ConfigError("no solver is named", where="--solver", fix="known, or a checkpoint's folder")
@@ -213,7 +214,7 @@ def preferences(
         world = params.world
         catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
         folder = version_folder(here, version)
-        writer = paid_writer(params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
+        writer = paid_writer(context, params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
         spread = params.synthesize.price_spread
         made, lines = asyncio.run(collected(writer, catalogue, count, seed, licence, spread))
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import can_be_written, parse_date, parse_usd, refuse_unused, tell_beside_run, workspace
+from orchestra.cli.common import (
+    can_be_written,
+    parse_date,
+    parse_usd,
+    refuse_unused,
+    spend_alone,
+    tell_beside_run,
+    workspace,
+)
 from orchestra.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -143,7 +151,9 @@ def describe(
     here, root = Path.cwd(), workspace()
     params, folder = load_params(root / "params.yaml"), root / "work/describe" if out is None else here / out
     source = root / "data/validated/train.jsonl" if data is None else here / data
-    budget = Budget(folder / "ledger.jsonl", parse_usd(cap_usd, "--cap-usd"), "describe")
+    cap = parse_usd(cap_usd, "--cap-usd")
+    spend_alone(context, folder)
+    budget = Budget(folder / "ledger.jsonl", cap, "describe")
     os.environ.setdefault(SETTING, f"auto:{folder / 'cassette.jsonl'}")
     toolkit = Toolkit.from_params(params, root, budget=budget)
     if all_ and expert:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from orchestra.cli.common import can_be_written, parse_usd
+from orchestra.cli.common import can_be_written, parse_usd, spend_alone
 
 if TYPE_CHECKING:
     from orchestra.accounting.budget import Budget
@@ -41,16 +41,20 @@ def version_folder(here: Path, version: Path | None) -> Path:
     return VERSION if version is None else Path(os.path.relpath(here / version))
 
 
-def paid_by(version: Path, cap_usd: str, cassette: CassetteMode) -> "tuple[Budget, Cassette]":
-    """The version's budget and cassette, one of each for all that a command asks."""
+def paid_by(context: typer.Context, version: Path, cap_usd: str, cassette: CassetteMode) -> "tuple[Budget, Cassette]":
+    """The version's budget and cassette, one of each for all that a command asks; no other command has them meanwhile
+    (`spend_alone`)."""
     from orchestra.accounting.budget import Budget
     from orchestra.synthesis.dataset.versions import CASSETTE, LEDGER
     from orchestra.tools.replay.cassette import Cassette
 
-    return Budget(version / LEDGER, parse_usd(cap_usd, "--cap-usd")), Cassette(version / CASSETTE, cassette)
+    cap = parse_usd(cap_usd, "--cap-usd")
+    spend_alone(context, version)
+    return Budget(version / LEDGER, cap), Cassette(version / CASSETTE, cassette)
 
 
 def paid_writer(
+    context: typer.Context,
     params: "Params",
     root: Path,
     model: str,
@@ -64,5 +68,5 @@ def paid_writer(
     from orchestra.synthesis.writers.endpoint import writing_chat
     from orchestra.synthesis.writers.structured import Writer
 
-    chat = writing_chat(params.world, root, model, price, *paid_by(version, cap_usd, cassette), max_tokens)
+    chat = writing_chat(params.world, root, model, price, *paid_by(context, version, cap_usd, cassette), max_tokens)
     return Writer(chat, max_tokens=max_tokens)

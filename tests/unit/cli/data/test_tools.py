@@ -1,6 +1,7 @@
 """`orchestra tools`: what a person types, and the catalogue that comes of it."""
 
 import asyncio
+import fcntl
 import json
 import shutil
 import sys
@@ -12,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from orchestra.cli.app import app
-from orchestra.errors import ConfigError, DataError, ToolError
+from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError, ToolError
 from orchestra.system import progress
 from orchestra.tools.reports import describe as describing
 from orchestra.types import Category, Verifier
@@ -152,3 +153,23 @@ def test_describe_asks_each_expert_once_and_nothing_that_only_a_judge_can_check(
     file.write_text(judged.model_dump_json() + "\n", encoding="utf-8")
     with pytest.raises(DataError, match="only a judge can check the answers"):
         tools("describe", "gpt-5", "--data", "some.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [
+        ("work/describe", "tools describe gpt-5 --data some.jsonl"),
+        ("data/versions/default", "domains write shop --subject customers,orders --model m --price openai/gpt-5"),
+    ],
+)
+def test_two_commands_do_not_spend_from_one_ledger_at_once(workspace: Path, folder: str, command: str) -> None:
+    """Each would go up to the cap, and both would write one cassette."""
+    (workspace / folder).mkdir(parents=True)
+    with (workspace / folder / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write("123")
+        other.flush()
+        with pytest.raises(ServiceError, match=f"{folder}: a run with pid 123 works with its ledger — wait for it"):
+            printed(*command.split())
+    with pytest.raises(OrchestraError, match=r"some.jsonl|ORCHESTRA_WRITER_URL"):
+        printed(*command.split())
