@@ -39,6 +39,17 @@ def unanswered(observation: str | None) -> bool:
     return observation is not None and (observation == UNSURE or observation.startswith(NO_ANSWER))
 
 
+def note_spent(given_up: asyncio.CancelledError, charges: tuple[Charge, ...]) -> None:
+    """Say in a cancellation what the call had spent: whoever gives up pays all the same."""
+    vars(given_up)["charges"] = (*charges, *spent_until(given_up))
+
+
+def spent_until(given_up: asyncio.CancelledError) -> tuple[Charge, ...]:
+    """What a call that was cancelled had spent."""
+    found: tuple[Charge, ...] = vars(given_up).get("charges", ())
+    return found
+
+
 def readable(text: str) -> str:
     """What a tool or user said as an observation: half surrogate pairs, which no record can hold, are marked.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -12,7 +13,16 @@ from orchestra.accounting.budget import HeldBack
 from orchestra.accounting.ledger import at_price
 from orchestra.errors import CallError, Fault, ToolError
 from orchestra.text import one_line
-from orchestra.tools.base import FAILED, NO_ANSWER, ToolContext, ToolResult, readable, result_of
+from orchestra.tools.base import (
+    FAILED,
+    NO_ANSWER,
+    ToolContext,
+    ToolResult,
+    note_spent,
+    readable,
+    result_of,
+    spent_until,
+)
 from orchestra.tools.chat.breaker import longest_wait
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.recording import Recording, is_recorded
@@ -92,6 +102,9 @@ class ToolSession:
                 charges = (outcome.charge, *outcome.besides)
             except ToolError as failure:
                 charges = failure.charges
+                raise
+            except asyncio.CancelledError as given_up:
+                charges = spent_until(given_up)
                 raise
             finally:
                 # What was replayed was paid for when it was recorded.
@@ -194,6 +207,9 @@ class ToolSession:
             try:
                 with longest_wait(math.inf if fallback is None else 0):
                     result = await result_of(self._toolkit.tool(name), arguments, context)
+            except asyncio.CancelledError as given_up:
+                note_spent(given_up, spent)
+                raise
             except (ToolError, OSError) as error:
                 failure = error if isinstance(error, ToolError) else _broken(name, error)
                 failure.at(name)

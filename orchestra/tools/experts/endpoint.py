@@ -1,5 +1,6 @@
 """Real experts: a model behind an OpenAI-compatible endpoint as a tool, in each of the method's roles."""
 
+import asyncio
 import re
 from typing import Any
 
@@ -10,9 +11,9 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.errors import CallError, ToolError
 from orchestra.system.environment import required
 from orchestra.text import as_text
-from orchestra.tools.base import FAILED, NO_ANSWER, ToolContext, ToolResult
+from orchestra.tools.base import FAILED, NO_ANSWER, ToolContext, ToolResult, note_spent
 from orchestra.tools.catalogue.entry import TAKEN, Entry
-from orchestra.tools.chat.client import Chat
+from orchestra.tools.chat.client import Chat, OnLost
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.experts.parameters import OutputLimit, name_refused, with_settings
@@ -92,8 +93,12 @@ class Endpoint:
         most = self._entry.max_output_tokens
         body = with_settings({"messages": messages, **self._limit.of(most)}, self._entry.settings)
         worst = worst_usage(body, most or self._entry.usage.output_tokens)
+        lost: list[Usage | None] = []
         try:
-            reply = await self._asked(body, context.held)
+            reply = await self._asked(body, context.held, lost.append)
+        except asyncio.CancelledError as given_up:
+            note_spent(given_up, self._lost(tuple(lost), worst, context))
+            raise
         except EndpointError as error:
             self._limit.check(error.lost, most)
             name_refused(error, body)
@@ -113,11 +118,11 @@ class Endpoint:
         """Close the pooled connections."""
         await self._chat.aclose()
 
-    async def _asked(self, body: dict[str, Any], held: HeldBack | None) -> ChatReply:
+    async def _asked(self, body: dict[str, Any], held: HeldBack | None, on_lost: OnLost) -> ChatReply:
         """Nothing is held for the call while it waits before its first attempt."""
         if held is None:
-            return await self._chat.ask(body)
-        return await self._chat.ask(body, on_attempt=held.attempt, meanwhile=held.waiting)
+            return await self._chat.ask(body, on_lost=on_lost)
+        return await self._chat.ask(body, on_attempt=held.attempt, on_lost=on_lost, meanwhile=held.waiting)
 
     async def _handed(self, reply: ChatReply, result: ToolResult, context: ToolContext) -> ToolResult:
         """The result of what the expert wrote; its own reply where that is the answer."""
@@ -138,6 +143,9 @@ class Endpoint:
             return result.model_copy(update={"text": f"{FAILED}{refusal}"})
         except ToolError as error:
             error.charges = (*result.besides, own, *error.charges)
+            raise
+        except asyncio.CancelledError as given_up:
+            note_spent(given_up, (*result.besides, own))
             raise
         return result.model_copy(update={"text": text, "besides": (*result.besides, *charges)})
 

@@ -77,6 +77,30 @@ def test_a_reply_that_comes_too_late_is_booked_at_its_worst(monkeypatch: pytest.
     assert budget.spent_usd >= cost_of(kit.catalogue.prices["real"], Usage(output_tokens=500)) > 0
 
 
+def test_a_call_that_is_given_up_is_booked_at_its_worst_once_it_was_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Ctrl-C, a client that hangs up, and a request's own deadline do."""
+    budget = Budget(tmp_path / "ledger.jsonl", None)
+    with serving([(200, LARGE, 0), (200, LARGE, 5.0)]) as double:
+        kit = real(monkeypatch, toolkit(tmp_path), double, ProviderLimits(attempts=1), None, budget, real=expert())
+
+        async def given_up() -> None:
+            session = ToolSession(kit, example(toolbox=[kit.catalogue.spec("real")]))
+            asked = ToolCall(name="real", arguments={"question": "who wrote Opal?"})
+            await session.call(asked)
+            before = budget.spent_usd
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await session.call(asked)
+            assert len(double.asked) == 2
+            assert budget.spent_usd - before >= cost_of(kit.catalogue.prices["real"], Usage(output_tokens=500)) > 0
+            session.close()
+            await kit.aclose()
+
+        asyncio.run(given_up())
+
+
 def test_a_search_that_fails_is_booked_at_its_list_price_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     budget = Budget(tmp_path / "ledger.jsonl", Decimal(1))
     tavily = {"implementation": "web_search", "provider": "tavily", "price": "tavily/search-basic"}
