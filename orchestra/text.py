@@ -32,6 +32,8 @@ HYPHENS = dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2212), "-") | {0x2044
 """What is written as a hyphen, a minus sign or a fraction's bar, for `str.translate`."""
 _NUMBER = re.compile(r"[+-]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 SECRET = "[secret]"
+BACKSLASHES = r"\\{1,32}"
+"""Before an escape; JSON within JSON doubles them. Without an end, a run of them would take time in its square."""
 LONG = 8
 """Characters from which a secret is looked for in other spellings too: a shorter one's would be found in any text."""
 _NAMED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
@@ -145,7 +147,7 @@ def _escapes(one: str) -> str:
     number, units = ord(one), one.encode("utf-16-be", "surrogatepass")
     percent = "".join(f"%{byte:02x}" for byte in one.encode("utf-8", "surrogatepass"))
     json = "".join(
-        f"u{units[at : at + 2].hex()}" if not at else rf"\\+u{units[at : at + 2].hex()}"
+        f"u{units[at : at + 2].hex()}" if not at else rf"{BACKSLASHES}u{units[at : at + 2].hex()}"
         for at in range(0, len(units), 2)
     )
     backslashed = [json, rf"U{number:08x}", *([f"x{number:02x}"] if number < 256 else [])]
@@ -155,5 +157,5 @@ def _escapes(one: str) -> str:
         f"&#x0*{number:x};",
         *([f"&{codepoint2name[number]};"] if number in codepoint2name else []),
     ]
-    ways = [f"(?i:{way})" for way in (percent, *(rf"\\+{way}" for way in backslashed), *html)]
-    return f"(?:{'|'.join([re.escape(one), *ways, *(rf'{chr(92) * 2}+{way}' for way in named)])})"
+    ways = [f"(?i:{way})" for way in (percent, *(BACKSLASHES + way for way in backslashed), *html)]
+    return f"(?:{'|'.join([re.escape(one), *ways, *(BACKSLASHES + way for way in named)])})"

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 from urllib.parse import quote
 
 import pytest
@@ -201,6 +202,12 @@ def test_a_secret_is_gone_in_every_spelling(spell: Callable[[str], str], key: st
     said = spell(key)
     left = without(f"<{said}>", [key])
     assert "[secret]" in left and said not in left
+
+
+def test_a_run_of_backslashes_is_read_in_time() -> None:
+    began = process_time()
+    assert without("\\" * 1_000_000, ["sk-0123456789/abc"]) == "\\" * 1_000_000
+    assert process_time() - began < 20, "by the square of its length it takes hours"
 
 
 @given(key=KEYS)
