@@ -11,6 +11,8 @@ from orchestra.types import Record, Usage
 
 SPEAKS = "check that the endpoint speaks OpenAI chat completions"
 AGAIN = "ask again later, or see the provider's status"
+MOST_TOKENS = 10**9
+"""A count above it is none: no request has so many, and what they would cost is no amount of dollars."""
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -57,11 +59,12 @@ def tokens_of(raw: Any) -> Usage | None:
         cached_input_tokens=(counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
         output_tokens=counts.get("completion_tokens") or 0,
     )
-    if not (said.input_tokens and said.output_tokens):
-        return None
     total = counts.get("total_tokens")
     written = total - said.input_tokens if isinstance(total, int) else 0
-    return said.model_copy(update={"output_tokens": max(said.output_tokens, written)})
+    output = max(said.output_tokens, written)
+    if not (said.input_tokens and said.output_tokens) or max(said.input_tokens, output) > MOST_TOKENS:
+        return None
+    return said.model_copy(update={"output_tokens": output})
 
 
 def read_reply(raw: Any, where: str, *, tools: bool = False) -> ChatReply:

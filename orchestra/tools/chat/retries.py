@@ -68,5 +68,5 @@ def retry_after_s(header: str) -> float:
         pass  # A date then: the header's other form (RFC 9110, section 10.2.3).
     try:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0  # Neither: nothing is lost, for the pause of our own is waited anyway.

@@ -96,6 +96,7 @@ def test_retry_after_may_be_a_date_or_nonsense() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     assert 90 < retry_after_s(soon) <= 100 and retry_after_s("2.5") == 2.5
     assert [retry_after_s(text) for text in ("", "soon", "-3", "nan", "Wed, 01 Jan 2020 00:00:00 GMT")] == [0.0] * 5
+    assert retry_after_s("Wed, 01 Jan 2020 00:00:00 +" + "9" * 20) == 0.0
 
 
 def test_a_breaker_opens_lets_one_through_and_closes() -> None:

@@ -66,7 +66,16 @@ def test_an_answer_that_the_limit_cut_is_marked() -> None:
     assert read_reply(finished("length", "Kel"), "x").cut
 
 
-@pytest.mark.parametrize("usage", [None, {"completion_tokens": 7}, {"prompt_tokens": 7, "total_tokens": 7}])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {"completion_tokens": 7},
+        {"prompt_tokens": 7, "total_tokens": 7},
+        {"prompt_tokens": 10**22, "completion_tokens": 7},
+        {"prompt_tokens": 7, "completion_tokens": 7, "total_tokens": 10**22},
+    ],
+)
 def test_usage_that_is_not_said_is_not_counted(usage: Any) -> None:
     assert not read_reply({**answer(), "usage": usage}, "x").counted
 
