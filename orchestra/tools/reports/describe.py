@@ -95,7 +95,10 @@ async def run(expert: str, examples: Sequence[Example], toolkit: Toolkit, judge:
     entry = entry_hash(toolkit.catalogue.entry(expert))
     earlier = read_jsonl(file, Tried, fix="fix or remove it") if file.exists() else []
     known = {one.example_id: one for one in earlier if one.expert == expert and one.failure is None}
-    known = {name: one for name, one in known.items() if one.entry in (entry, "")}
+    questions = {example.id: example.instruction for example in examples}  # Another set has other ones by the same ids.
+    known = {
+        name: one for name, one in known.items() if one.entry in (entry, "") and one.question == questions.get(name)
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8", buffering=1) as out:
 

@@ -103,6 +103,15 @@ def test_outcomes_are_kept_and_not_asked_again(tools: Toolkit, tmp_path: Path) -
     assert measured(tools, file) == found and again.by_component()[Component.EXPERT].calls == 30 - len(kept)
 
 
+def test_another_question_of_the_same_id_is_asked(tools: Toolkit, tmp_path: Path) -> None:
+    file = tmp_path / "o.jsonl"
+    same, other, last = questions(3)
+    asyncio.run(run("llama-3.3-70b", [same, other], tools, verify, file))
+    found = asyncio.run(run("llama-3.3-70b", [same, last.model_copy(update={"id": other.id})], tools, verify, file))
+    assert [one.question for one in found] == [same.instruction, last.instruction]
+    assert len(read_jsonl(file, Tried)) == 3
+
+
 def test_failed_calls_are_asked_again(tools: Toolkit, tmp_path: Path) -> None:
     file, entries = tmp_path / "o.jsonl", tools.catalogue.entries
     entry = entries["llama-3.3-70b"]
