@@ -9,6 +9,8 @@ from typing import Any
 
 from orchestra.errors import DataError, JudgeError, ToolError
 from orchestra.files.jsonl import parse_line
+from orchestra.rewards.answers import normalise_text
+from orchestra.text import number
 from orchestra.tools.recording import is_recorded
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolKind, ToolSpec
@@ -220,11 +222,10 @@ def answer_problem(example: Example, toolkit: Toolkit) -> str | None:
         return None
     if verifier.answer is None or not verifier.answer.strip():
         return "no expected answer"
-    if verifier.kind == "numeric":
-        try:
-            float(verifier.answer)
-        except ValueError:
-            return f"the expected answer {verifier.answer!r:.40} is no number"
+    if verifier.kind == "numeric" and number(verifier.answer.strip()) is None:
+        return f"the expected answer {verifier.answer!r:.40} is no number"
+    if verifier.kind == "exact" and not normalise_text(verifier.answer):
+        return f"the expected answer {verifier.answer!r:.40} is nothing but punctuation: any would be right"
     return None
 
 

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestra.types import Category, Example, ToolCall, ToolKind
 from orchestra.validation.rows import COLUMNS, PROBLEMS, Flattener, Row
 from orchestra.validation.survey import cut, survey
@@ -77,6 +79,24 @@ def test_what_does_not_exist_is_a_reference_problem_and_is_not_called(tmp_path: 
     }
     for reason, made in cases.items():
         assert problems(tmp_path, made) == {"reference_problem": reason}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "said"),
+    [
+        ("numeric", "nan", "is no number"),
+        ("numeric", "1_000", "is no number"),
+        ("numeric", "١٢", "is no number"),
+        ("exact", "?", "nothing but punctuation"),
+        ("exact", "€", "nothing but punctuation"),
+    ],
+)
+def test_an_answer_that_decides_nothing_is_a_problem(tmp_path: Path, kind: str, answer: str, said: str) -> None:
+    assert said in problems(tmp_path, example(kind=kind, answer=answer))["answer_problem"]
+
+
+def test_a_number_with_commas_is_an_answer(tmp_path: Path) -> None:
+    assert "answer_problem" not in problems(tmp_path, example(kind="numeric", answer="1,234"))
 
 
 def test_golden_calls_are_executed(tmp_path: Path) -> None:
