@@ -16,7 +16,7 @@ WRAPPED = (
     re.compile(r"\*\*(.*)\*\*"),
 )
 """What mathematics and emphasis are written in; it is no part of the answer."""
-STATED = re.compile(r"(?im)^[ \t>#*_-]*(?:(?:the|exact|final)[ \t]+)*answer[ \t]*[*_]*[ \t]*:[*_]*\s*(\S.*)$")
+STATED = re.compile(r"(?im)^[ \t>#*_-]*(?:(?:the|exact|final)[ \t]+)*answer[ \t]*(?:[*_]+[ \t]*)?:[*_]*\s*(\S.*)$")
 """The line that states an answer after its explanation, also with Markdown's emphasis."""
 BOXED = "\\boxed{"
 POWER = re.compile("(?<=[0-9)])(?=[⁺⁻]?[⁰¹²³⁴-⁹])")
@@ -36,6 +36,8 @@ NOUN = re.compile(r"\w\w|\d")
 """How a word begins that an article may stand before: the A of an option, of "vitamin A" or of a set is none."""
 WORD = re.compile(r"[^\W\d_]'?[^\W\d_]")
 """Beside one, `!` is a mark of wonder; elsewhere 5! is a product."""
+MARKS = str.maketrans("", "", "$€£`\\")
+"""What a number is often written with, and is no part of it: $18, `18`, \\$18."""
 KEPT = "._+/-#!"
 """Signs that count within a word, and some of them at its end: and/or, C++, C#, 5!."""
 
@@ -69,7 +71,7 @@ def stated(text: str) -> str:
 
 def same_text(answer: str, expected: str) -> bool:
     """Whether the answer that a reply states is the expected one, but for what `normalise_text` leaves out."""
-    told, wanted = normalise_text(stated(answer)), normalise_text(expected)
+    told, wanted = normalise_text(stated(answer)), normalise_text(stated(expected))
     if not {*"()[]"} & {*expected}:  # A program prints a list in brackets.
         told = " ".join(word for word in told.split() if word not in "[]")
     return told == wanted
@@ -91,7 +93,7 @@ def same_number(answer: str, expected: str, tolerance: float) -> bool:
 
     Raises `JudgeError` when the expected answer is no number.
     """
-    wanted, told = number(expected.strip()), number(bare(stated(answer)).rstrip("."))
+    wanted, told = number(expected.strip()), number(bare(stated(answer)).translate(MARKS).strip().rstrip("."))
     if wanted is None:
         raise JudgeError(f"the expected answer {expected!r:.40} is not a number", fix="fix the example")
     return told is not None and abs(told - wanted) <= Fraction(tolerance) + Fraction(1, 10**9)

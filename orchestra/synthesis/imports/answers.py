@@ -3,7 +3,7 @@
 import random
 import re
 
-from orchestra.rewards.answers import bare, normalise_text
+from orchestra.rewards.answers import bare, normalise_text, stated
 from orchestra.synthesis.names import made_up
 from orchestra.text import HYPHENS, number
 from orchestra.types import Verifier
@@ -18,7 +18,7 @@ def verifier_of(answer: str, *, judged: bool = False) -> Verifier | None:
 
     For more, a judge's when `judged`, else None: no rule can check it.
     """
-    text = bare(answer)
+    text = bare(stated(answer))
     if not any(character.isalnum() for character in text):
         return None
     if NUMBER.fullmatch(figure := text.translate(HYPHENS)) and number(figure) is not None:

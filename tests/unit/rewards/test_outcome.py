@@ -139,7 +139,23 @@ def test_no_other_sentence_states_an_answer(tmp_path: Path, reply: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["Answer: ", "\\boxed{", "answer\n", "final\n", "\n", "$", "**", "[", "[ a ] ", "the ", ". ", "x! ", "#", "_ "],
+    [
+        "Answer: ",
+        "\\boxed{",
+        "answer\n",
+        "final\n",
+        "\n",
+        "$",
+        "**",
+        "[",
+        "[ a ] ",
+        "the ",
+        ". ",
+        "x! ",
+        "#",
+        "_ ",
+        "answer" + " " * 190_000,
+    ],
 )
 def test_a_long_reply_is_read_in_time(piece: str) -> None:
     long = piece * (200_000 // len(piece))
@@ -167,6 +183,10 @@ def test_normalise_is_idempotent(text: str) -> None:
         "**888**",
         "**$888$**.",
         "$\\boxed{888}$",
+        "Answer: $888",
+        "`888`",
+        "\\$888",
+        "€888.00",
     ],
 )
 def test_numeric_accepts_a_number_however_written(answer: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.rewards.answers import bare, normalise_text, same_number
+from orchestra.rewards.answers import bare, normalise_text, same_number, same_text
 from orchestra.synthesis.imports.answers import verifier_of
 
 WRAPS = ("{}", "{}.", " {} ", r"\boxed{{{}}}", "${}$", r"$\boxed{{{}}}$.", r"\({}\)", r"$$\boxed{{{}}}$$", "**{}**")
@@ -36,6 +36,16 @@ def test_what_can_be_checked_passes_its_own_check(text: str) -> None:
         right = same_number if verifier.kind == "numeric" else None
         assert right is None or right(verifier.answer, verifier.answer, verifier.tolerance)
         assert right is not None or normalise_text(verifier.answer) == normalise_text(f" {verifier.answer} ")
+
+
+@pytest.mark.parametrize(
+    ("published", "kind", "answer"),
+    [(r"so that x = \boxed{4}", "numeric", "4"), ("Answer: 5", "numeric", "5"), ("**Answer:** Tesk", "exact", "Tesk")],
+)
+def test_a_reference_that_explains_itself_is_what_it_states(published: str, kind: str, answer: str) -> None:
+    verifier = verifier_of(published)
+    assert verifier is not None and (verifier.kind, verifier.answer) == (kind, answer)
+    assert same_text(published, published) and same_text(answer, published)
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "$$", "- -"])
