@@ -14,7 +14,6 @@ ignores them, and the rule above would refuse it.
 import math
 from collections.abc import Callable, Mapping
 from operator import ge, le
-from statistics import fmean
 
 from orchestra.config.promote import Promote
 from orchestra.evaluation.report import label
@@ -27,8 +26,12 @@ from orchestra.types import Record
 
 BEST_IN_UTILITY = "best rule in utility"
 """Name of the check against the rules under `objective: utility`."""
+LOST = "infrastructure failures"
+"""Name of the check of what was lost."""
 MAX_FAILED_SHARE = 0.05
 """Above this share of episodes lost to infrastructure, the other measurements are not evidence."""
+AGAIN = "orchestra run --force evaluate"
+"""The way out where an evaluation lost too much: the stage itself is current, so that no run repeats it by itself."""
 
 
 class GateCheck(Record):
@@ -108,10 +111,11 @@ def gate(
     baselines, by name. What is missing or not finite fails its check with a reason.
     """
     level = 1 - thresholds.error_level
-    rival = at_equal_cost(evidence.results, rules or {}, level)
-    checks = [*_floors(evidence, thresholds)]
+    comparable, lost = _comparable_rules(evidence, rules or {}, thresholds)
+    rival = at_equal_cost(evidence.results, comparable, level)
+    checks = [*_floors(evidence, thresholds), *lost]
     if thresholds.objective == "utility":
-        checks += _by_utility(evidence, incumbent, rules or {}, thresholds)
+        checks += _by_utility(evidence, incumbent, comparable, thresholds)
     else:
         checks += [] if rival is None else [_against_rules(rival, thresholds.rule_margin)]
         checks += [] if incumbent is None else _against(evidence, incumbent, thresholds)
@@ -122,7 +126,7 @@ def _floors(evidence: Evidence, limits: Promote) -> list[GateCheck]:
     """The checks that no candidate may miss; a limit of None is no check."""
     count = len(evidence.results)
     wanted = [
-        ("infrastructure failures", "failed_share", le, MAX_FAILED_SHARE, "share of episodes lost"),
+        (LOST, "failed_share", le, MAX_FAILED_SHARE, "share of episodes lost"),
         ("accuracy", "accuracy", ge, limits.min_accuracy, "share of examples solved"),
         ("valid turns", "valid", ge, limits.min_valid, "share of turns that parse"),
         ("cost", "cost_ratio", le, limits.max_cost_ratio, "dollars against always-strongest"),
@@ -139,7 +143,36 @@ def _floors(evidence: Evidence, limits: Promote) -> list[GateCheck]:
         reason=f"examples with a verdict: {count}, at least {limits.min_examples} wanted",
     )
     checked = (_check(name, evidence.metrics, metric, passes, bar, said) for name, metric, passes, bar, said in wanted)
-    return [enough, *(check for check in checked if check is not None)]
+    return [enough, *(_with_way_out(check) for check in checked if check is not None)]
+
+
+def _with_way_out(check: GateCheck) -> GateCheck:
+    """The same, and what to do where too many episodes were lost: that says nothing about the candidate."""
+    if check.passed or check.name != LOST:
+        return check
+    return check.model_copy(update={"reason": f"{check.reason}: {AGAIN}"})
+
+
+def _comparable_rules(
+    evidence: Evidence, rules: Mapping[str, Results], limits: Promote
+) -> tuple[Mapping[str, Results], list[GateCheck]]:
+    """The rules with a verdict on enough of the candidate's examples, and a failed check about the others.
+
+    A rule whose experts were down could not be the better one, and would hide the rules that are: the comparison is on
+    the examples that all have.
+    """
+    # Of a candidate with fewer, the check of its examples speaks.
+    wanted = min(limits.min_examples, len(evidence.results))
+    shared = {name: len(evidence.results.keys() & found.keys()) for name, found in rules.items()}
+    few = {name: count for name, count in shared.items() if count < wanted}
+    if not few:
+        return rules, []
+    said = ", ".join(f"{label(name)} {count}" for name, count in few.items())
+    reason = f"examples with a verdict of a rule too: {said}; {wanted} wanted: {AGAIN}"
+    check = GateCheck(
+        name="rules measured", measured=float(min(few.values())), bar=float(wanted), passed=False, reason=reason
+    )
+    return {name: found for name, found in rules.items() if name not in few}, [check]
 
 
 def _against_rules(rival: EqualCost, margin: float) -> GateCheck:
@@ -204,10 +237,11 @@ def _by_utility(
     """Not below the best rule beyond chance, and above the incumbent beyond chance."""
     level, ours = 1 - limits.error_level, utilities(evidence.results)
     checks = list[GateCheck]()
-    means = {name: fmean(own.values()) for name, found in rules.items() if (own := utilities(found))}
-    if means:
-        best = max(means, key=means.__getitem__)
-        gain, bar = mean_difference(ours, utilities(rules[best]), level), 0.0 - limits.rule_margin
+    # Each rule on the examples that it shares with the candidate: its others may be easier.
+    gains = {name: mean_difference(ours, own, level) for name, found in rules.items() if (own := utilities(found))}
+    if gains:
+        best = min(gains, key=lambda name: -math.inf if (gap := gains[name].value) is None else gap)
+        gain, bar = gains[best], 0.0 - limits.rule_margin
         checks.append(
             GateCheck(
                 name=BEST_IN_UTILITY,

@@ -276,6 +276,45 @@ def test_by_utility_a_better_rule_refuses_and_is_named() -> None:
     assert decision.equal_cost is not None, "accuracy at equal cost is still told"
 
 
+def first(found: Results, count: int) -> Results:
+    return dict(list(found.items())[:count])
+
+
+@pytest.mark.parametrize("limits", [THRESHOLDS, BY_UTILITY], ids=["accuracy", "utility"])
+@pytest.mark.parametrize("left", [0, 5, 399])
+def test_a_rule_that_was_hardly_measured_refuses_and_hides_no_other(left: int, limits: Promote) -> None:
+    ours, better = worth(0.7), worth(0.9, accuracy=0.95, cost_usd=0.005)
+    lost = first(worth(0.1, accuracy=0.1), left)
+    decision = gate(evidence(found=ours), limits, None, {"always_cheapest": lost, "knn_router": better})
+    best = "best rule in utility" if limits is BY_UTILITY else "best rule at equal cost"
+    assert failed(decision) == {"rules measured", best}
+    assert f"always cheapest {left}; 400 wanted" in decision.failed[0].reason
+    assert decision.equal_cost is not None and decision.equal_cost.shares == {"knn_router": 1.0}
+    alone = gate(evidence(found=ours), limits, None, {"always_cheapest": lost})
+    assert failed(alone) == {"rules measured"}
+
+
+def test_a_candidate_with_few_examples_is_refused_for_that_alone() -> None:
+    few = first(results(), 10)
+    assert failed(gate(evidence(found=few), THRESHOLDS, None, {"knn_router": first(results(0.5), 10)})) == {"examples"}
+
+
+def test_by_utility_the_best_rule_is_that_on_the_candidates_examples() -> None:
+    flat = worth(0.2, spread=0.0)
+    ours = {
+        key: one.model_copy(update={"utility": 9.0}) if n < 500 else one for n, (key, one) in enumerate(flat.items())
+    }
+    better = {key: one.model_copy(update={"utility": (one.utility or 0) + 0.1}) for key, one in ours.items()}
+    # The one that lost the hard half has the largest mean of its own, and is level with the candidate on the rest.
+    decision = gate(evidence(found=ours), BY_UTILITY, None, {"always_cheapest": first(ours, 500), "knn_router": better})
+    assert failed(decision) == {"best rule in utility"} and "less that of knn router" in decision.failed[0].reason
+
+
+def test_what_infrastructure_lost_is_refused_with_the_way_out() -> None:
+    (lost,) = gate(evidence({"failed_share": 0.2}), THRESHOLDS).failed
+    assert lost.reason == "share of episodes lost: 0.2, at most 0.05 wanted: orchestra run --force evaluate"
+
+
 @pytest.mark.parametrize("lacks", ["ours", "theirs"])
 def test_by_utility_what_was_not_measured_is_refused(lacks: str) -> None:
     found = {"ours": worth(0.9), "theirs": worth(0.1)} | {lacks: results()}
