@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from orchestra.config.schema import Params
+from orchestra.errors import ConfigError
 from orchestra.evaluation import run as running
 from orchestra.evaluation.baselines.base import BASELINES, ORACLE, STRONGEST
 from orchestra.evaluation.report import REFERENCE, Comparison, label
@@ -29,6 +31,13 @@ class Judgement(Record):
     candidate: ModelVersion
     champion: tuple[str, Evidence] | None = None
     """The champion that it was compared with, by its name for people."""
+
+
+def check_as_served(params: Params) -> None:
+    """Raises `ConfigError` where checkpoints were measured otherwise than they serve: their figures decide nothing."""
+    if params.evaluate.by_rule:
+        what = "a rule overwrites the choices of checkpoints, and none does where they serve"
+        raise ConfigError(what, where="evaluate.by_rule", fix="set it to false, or orchestra run --until evaluate")
 
 
 def interrupted(file: Path) -> Judgement | None:

@@ -23,7 +23,7 @@ from orchestra.text import in_markdown
 from orchestra.types import Episode
 from tasks import approval
 from tasks.evaluate import data_hash, heldout
-from tasks.judge import Judgement, interrupted, judge, way_out
+from tasks.judge import Judgement, check_as_served, interrupted, judge, way_out
 from tasks.platform.evidence import EVIDENCE, judgement_file, keep, keep_reference
 from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
@@ -70,8 +70,10 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
 
     With `promote.approval: required` a person is asked first; `flow_run` is the run that can wait for the answer. Safe
     to run again at any time: the same checkpoint makes no second version, and a run that was killed midway is
-    completed. Raises `DataError` when the checkpoint, its manifest and the evaluation do not belong together.
+    completed. Raises `DataError` when the checkpoint, its manifest and the evaluation do not belong together, and
+    `ConfigError` when the evaluation is of something else than what serves.
     """
+    check_as_served(stage.params)
     folder, model_name = stage.root / CHECKPOINT, stage.params.promote.model_name
     comparison = read_comparison(stage.root / REPORTS / "comparison.json")
     episodes = _episodes(stage.root / REPORTS / "episodes.jsonl")

@@ -23,6 +23,7 @@ from orchestra.training.teacher import choice_words
 from orchestra.types import Category, ToolKind
 from tasks.evaluate import check_names
 from tasks.grpo import check_preferences
+from tasks.judge import check_as_served
 
 FROM_DOMAINS = (Category.LOOKUP, Category.CHANGE)
 """Categories whose examples come from a domain."""
@@ -32,7 +33,7 @@ def check_named(params: Params, root: Path, *, promotes: bool = False) -> None:
     """Raises `ConfigError` or `DataError` of one line for the first thing that the parameters name and that is not
     there, or cannot be read. Nothing is downloaded, and no model is loaded.
 
-    `promotes`: the run goes to the promotion gate, which must get as many examples as it wants.
+    `promotes`: the run goes to the promotion gate, which must get as many examples as it wants, of what will serve.
     """
     for key, file in _files(params):
         if not (root / file).is_file():
@@ -54,6 +55,7 @@ def check_named(params: Params, root: Path, *, promotes: bool = False) -> None:
         read_wording(root / params.evaluate.wording)
     check_reward(params)
     if promotes:
+        check_as_served(params)
         _evidence(params)
 
 

@@ -17,7 +17,7 @@ from monitoring.drift import sample
 from orchestra.accounting.forecast import Forecast
 from orchestra.accounting.ledger import total
 from orchestra.config.retraining import BudgetLimits
-from orchestra.errors import BudgetError, DataError, ServiceError
+from orchestra.errors import BudgetError, ConfigError, DataError, ServiceError
 from orchestra.evaluation.outcomes import Outcome, Unit, unit
 from orchestra.evaluation.report import read_comparison
 from orchestra.files.checkpoint import hash_dir
@@ -538,6 +538,14 @@ def test_what_does_not_belong_together_is_refused_in_one_line(root: Path) -> Non
     with pytest.raises(DataError, match="does not match the manifest"):
         promote.promote(stage)
     assert versions(root) == []
+
+
+def test_checkpoints_under_a_rule_are_not_judged_since_they_serve_without_it(root: Path) -> None:
+    shipped = params()
+    ruled = shipped.model_copy(update={"evaluate": shipped.evaluate.model_copy(update={"by_rule": True})})
+    with pytest.raises(ConfigError, match=r"^evaluate\.by_rule: a rule overwrites the choices"):
+        promote.promote(Stage.open("promote", root, ruled))
+    assert versions(root) == [] and not (root / KEPT).exists()
 
 
 def test_a_log_of_the_training_that_was_cut_off_is_refused_before_anything_moves(root: Path) -> None:

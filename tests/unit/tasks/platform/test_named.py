@@ -117,6 +117,13 @@ def test_a_gate_that_no_candidate_can_pass_is_told_before_the_training(changes: 
     check_named(params, ROOT)  # A run that ends before the gate needs no more.
 
 
+def test_what_is_not_measured_as_it_serves_is_told_before_the_training() -> None:
+    params = parse_params(edited(evaluate__by_rule=True))
+    with pytest.raises(ConfigError, match=r"^evaluate\.by_rule: a rule overwrites .* orchestra run --until evaluate$"):
+        check_named(params, ROOT, promotes=True)
+    check_named(params, ROOT)
+
+
 def test_what_a_model_writes_in_the_flow_may_come_later() -> None:
     writer = WRITER | {"domains": {"bakery": "a bakery"}}
     params = {"world__domains": ["ecommerce", "bakery"], "synthesize__writer": writer}
