@@ -10,6 +10,7 @@ from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Protocol
 from orchestra.evaluation.benchmarks.frames.loader import FramesRow, load, load_oracle
 from orchestra.evaluation.benchmarks.hle import loader as hle
+from orchestra.evaluation.benchmarks.hle.inspect_worker import rows_of
 from orchestra.evaluation.benchmarks.source import files_of, hashes
 from orchestra.evaluation.benchmarks.tau2 import loader as tau2
 from orchestra.files.jsonl import write_jsonl
@@ -32,6 +33,25 @@ def test_hle_takes_the_text_only_questions_with_the_authors_prompt(tmp_path: Pat
     file.write_text(json.dumps(rows[0]) + "\n")
     with pytest.raises(DataError, match=r"test\.jsonl:1: field answer"):
         hle.load([file])
+
+
+def test_an_hle_copy_that_does_not_say_which_questions_have_an_image_is_refused(tmp_path: Path) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:2])
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[0].pop("image")
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"test\.jsonl:1: field image: .* — get the published file again$"):
+        hle.load([file])
+    rows[0]["image"] = None
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(hle.load([file])) == 2
+
+
+def test_inspect_reads_the_lines_that_our_loader_reads(tmp_path: Path) -> None:
+    (row, *_) = [json.loads(line) for line in published("hle", tmp_path, pairs("hle")[:1]).read_text().splitlines()]
+    file = tmp_path / "separated.jsonl"
+    file.write_text(json.dumps({**row, "question": "one\u2028two"}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert [one["question"] for one in rows_of(file)] == [one.question for one in hle.load([file])] == ["one\u2028two"]
 
 
 def test_frames_with_retrieval_sends_the_question_alone(tmp_path: Path) -> None:
