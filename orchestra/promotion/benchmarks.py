@@ -37,7 +37,7 @@ def results_table(summaries: Sequence[Summary], versions: Mapping[str, str]) -> 
             judge += f", κ {one.agreement.kappa:.2f} with {one.agreement.second}"
         rows.append(
             (
-                f"{one.benchmark} ({one.questions} x {one.trials})",
+                f"{one.benchmark} ({one.questions} x {one.trials}{f'; {one.variant}' if one.variant else ''})",
                 model,
                 "—" if one.accuracy is None else f"{100 * one.accuracy:.1f} %",
                 ends,

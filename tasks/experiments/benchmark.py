@@ -28,7 +28,7 @@ from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.second import judge_again
 from orchestra.evaluation.benchmarks.source import files_of, hashes
 from orchestra.system.environment import quiet
-from orchestra.system.workspace import Screen
+from orchestra.system.workspace import Screen, workspace_id
 from tasks.experiments.wanted import Wanted, options
 from tasks.platform.commands import run_command
 from tasks.platform.pages import renew_benchmarks
@@ -147,6 +147,7 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
     second, count = spec.protocol.second_judge, wanted.agreement
     agreed = judge_again(evaluation, attempts, count, second, screen) if second and count else None
     judging = evaluation.judging
+    variant = "-".join(filter(None, (evaluation.variant, "" if other is None else INSPECT)))
     summary = summarise(
         spec,
         attempts,
@@ -160,18 +161,19 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
         checkpoint=evaluation.model.checkpoint_hash,
         agreement=agreed,
         user=evaluation.user,
+        variant=variant,
     )
-    parts, protocol = [summary.model, evaluation.variant], spec.protocol
+    protocol = spec.protocol
     if other is not None:
         own = {f"{wanted.harness}_{name.rpartition('/')[2]}": value for name, value in other.figures.items()}
         finite = {name: value for name, value in own.items() if math.isfinite(value)}
         summary = summary.model_copy(update={"figures": {**summary.figures, **finite}})
-        parts, protocol = [*parts, INSPECT], protocol.model_copy(update={"scorer": other.scorer})
+        protocol = protocol.model_copy(update={"scorer": other.scorer})
     if other_by := other_judge(summary):
         screen(f"evaluate: {other_by}: compare them with no published figure")
         update = {"judge": judging, "notes": (*protocol.notes, f"Another judge: {other_by}.")}
         protocol = protocol.model_copy(update=update)
-    folder = evaluation.root / REPORTS / evaluation.benchmark / "-".join(filter(None, parts))
+    folder = evaluation.root / REPORTS / evaluation.benchmark / summary.name
     write(folder, summary, protocol, attempts)
     log(evaluation.root, summary, folder)
     renew_benchmarks(Registry(evaluation.root, evaluation.params.promote.model_name))
@@ -187,20 +189,29 @@ def _ordered(evaluation: Evaluation, other: Harnessed) -> list[Attempt]:
 
 
 def log(root: Path, summary: Summary, folder: Path) -> None:
-    """A run in MLflow for each result, all in one experiment, so that they stand beside each other."""
-    from tasks.platform.tracking import LONGEST_NAME, connect, experiment, log_all, said
+    """A run in MLflow for each result, all in one experiment, so that they stand beside each other.
+
+    It takes the place of the run of the same evaluation before, as the result's folder does: a command that continued,
+    or had failures repeated, would be a second result there.
+    """
+    from tasks.platform.tracking import LONGEST_NAME, WORKSPACE, connect, experiment, log_all, said
 
     client = connect(root)
     where = experiment(client, root, EXPERIMENT)
-    called = said(f"{summary.benchmark} {summary.model}", LONGEST_NAME)
+    called, own = said(f"{summary.benchmark} {summary.name}", LONGEST_NAME), workspace_id(root)
+    whose = f"tags.identity = '{summary.identity}' and tags.`{WORKSPACE}` = '{own}'"
+    earlier = client.search_runs([where], f"{whose} and attributes.run_name = '{called}'")
     run = client.create_run(where, run_name=called).info.run_id
     told = summary.model_dump(mode="json", include={"benchmark", "model", "judge", "questions", "trials", "split"})
     tags = {f"data.{name}": value for name, value in summary.data_sha256.items()}
     tags |= {"identity": summary.identity, "whole": str(summary.whole), "simulated": str(summary.simulated)}
+    tags |= {WORKSPACE: own, "variant": summary.variant}
     tags |= {} if summary.protocol_judge is None else {"protocol_judge": summary.protocol_judge}
     log_all(client, run, metrics=metrics(summary), params=told, tags=tags)
     client.log_artifacts(run, str(folder))
     client.set_terminated(run)
+    for one in earlier:
+        client.delete_run(one.info.run_id)
 
 
 def main(arguments: list[str]) -> None:

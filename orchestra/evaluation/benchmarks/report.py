@@ -23,6 +23,8 @@ RESAMPLES, SEED = 1000, 0
 """Behind each interval."""
 MOST_FAILED = 0.01
 """Share of the attempts that a whole result may lack a verdict on: HLE's judge, asked once, may be unreadable."""
+PART = "accuracy/"
+"""How the name of a subject's or a kind's accuracy begins."""
 SUMMARY, ATTEMPTS, FAILURES, PROTOCOL = "summary.json", "attempts.jsonl", "failures.jsonl", "protocol.yaml"
 
 
@@ -35,6 +37,8 @@ class Summary(Record):
     model: str
     identity: str
     """Digest of what decided the answers: checkpoint or model, world, limits, questions, judge."""
+    variant: str = Field(default="", exclude_if=lambda name: not name)
+    """What sets it apart from the protocol's evaluation of this model: a part, other trials, another judge or user."""
     checkpoint: str = ""
     """Hash of the checkpoint; empty for an endpoint."""
     judge: str | None
@@ -69,6 +73,11 @@ class Summary(Record):
     figures: dict[str, float]
     """The benchmark's own."""
     agreement: Agreement | None = None
+
+    @property
+    def name(self) -> str:
+        """That of its folder: two results of one model have two."""
+        return "-".join(filter(None, (self.model, self.variant)))
 
 
 def verdicts(attempts: Sequence[Attempt]) -> dict[str, list[bool]]:
@@ -106,6 +115,7 @@ def summarise(
     checkpoint: str = "",
     agreement: Agreement | None = None,
     user: str = "model",
+    variant: str = "",
 ) -> Summary:
     """The figures over all attempts; `there` is the number of questions that the files hold, `user` what plays it."""
     protocol, count = spec.protocol, max(1, len(attempts))
@@ -123,6 +133,7 @@ def summarise(
         split=protocol.split,
         model=model,
         identity=identity,
+        variant=variant,
         checkpoint=checkpoint,
         judge=judge,
         protocol_judge=None if judge == named else named,
@@ -171,11 +182,15 @@ def results(root: Path) -> list[Summary]:
 
 
 def metrics(summary: Summary) -> dict[str, float]:
-    """The numbers for a tracking server, by name."""
+    """The numbers for a tracking server, by name; with the accuracy its interval and, by subject or kind, its parts."""
     told: dict[str, Any] = {"accuracy": summary.accuracy, "cost_usd": summary.cost_usd, "latency_s": summary.latency_s}
     told |= {"scored": summary.scored, "failures": summary.failures, "judge_usd": summary.judge_usd}
     told |= {f"pass_all_{rate.k}": rate.all.value for rate in summary.rates}
     told |= {f"pass_any_{rate.k}": rate.any.value for rate in summary.rates}
+    if summary.interval is not None:
+        told |= {"accuracy_low": summary.interval.low, "accuracy_high": summary.interval.high}
+    if not any(name.startswith(PART) for name in summary.figures):
+        told |= {f"{PART}{group}": value for group, value in summary.groups.items()}
     told |= summary.figures
     if summary.agreement is not None:
         told["kappa"] = summary.agreement.kappa
@@ -188,7 +203,7 @@ def table(summaries: Sequence[Summary]) -> list[str]:
     for one in summaries:
         accuracy = "-" if one.accuracy is None else f"{one.accuracy:.1%}"
         counted = f"{one.questions} x {one.trials}"
-        made = (one.benchmark, one.model, counted, accuracy, f"{one.cost_usd:.4f}", f"{one.latency_s:.1f}")
+        made = (one.benchmark, one.name, counted, accuracy, f"{one.cost_usd:.4f}", f"{one.latency_s:.1f}")
         rows.append((*made, str(one.failures), "yes" if one.whole else "no"))
     return [
         *aligned(rows),

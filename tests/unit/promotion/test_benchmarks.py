@@ -46,6 +46,11 @@ def test_another_judge_than_the_protocol_s_is_named() -> None:
     assert row[8] == "judge-1 (not the protocol's o3-mini)"
 
 
+def test_a_part_of_a_benchmark_says_which() -> None:
+    rows = results_table([summary(), summary(variant="telecom-solo", whole=False)], {})[1]
+    assert [row[0] for row in rows] == ["hle (40 x 3)", "hle (40 x 3; telecom-solo)"]
+
+
 def test_what_is_not_known_is_a_dash() -> None:
     half = Agreement(first="a", second="b", count=1, agreed=1.0, kappa=None)
     unknown = [summary(accuracy=None, interval=one, agreement=half) for one in (None, Interval())]

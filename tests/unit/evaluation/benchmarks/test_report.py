@@ -97,6 +97,26 @@ def test_kinds_of_reasoning_and_domains_have_their_shares() -> None:
     assert tau2_figures(domains, 4) == {"accuracy_domains": pytest.approx(1 / 3), "user_usd": 0.005}
 
 
+def test_a_tracking_server_gets_the_interval_and_the_parts_of_an_accuracy() -> None:
+    def told(benchmark: str, found: list[Attempt]) -> dict[str, float]:
+        some: Any = {"identity": "i", "judge": None, "data_sha256": {}, "questions": 40, "there": 40, "trials": 1}
+        return metrics(summarise(BENCHMARKS[benchmark], found, model="m", **some))
+
+    found = attempts(*[(True,)] * 10, *[(False,)] * 10, group="Math") + attempts(*[(True,)] * 20, group="Other")
+    made = told("own", found)
+    assert made["accuracy/Math"] == 0.5 and made["accuracy/Other"] == 1.0
+    assert 0 < made["accuracy_low"] < made["accuracy"] < made["accuracy_high"] < 1
+    kinds = told("frames", attempts((True,), group="Tabular | Numerical"))
+    assert {name for name in kinds if "/" in name} == {"accuracy/Tabular", "accuracy/Numerical"}
+
+
+def test_two_results_of_one_model_have_two_names() -> None:
+    some: Any = {"identity": "i", "judge": None, "data_sha256": {}, "questions": 2, "there": 2, "trials": 1}
+    whole, part = (summarise(BENCHMARKS["own"], [], model="m", **some, variant=one) for one in ("", "first-2"))
+    assert [line.split()[1] for line in table([whole, part])[1:]] == ["m", "m-first-2"]
+    assert "variant" not in whole.model_dump() and part.model_dump()["variant"] == "first-2"
+
+
 def test_kappa_is_that_of_cohen() -> None:
     """Cohen's example: 20 both yes, 15 both no, 5 and 10 apart: 0.7 observed, 0.5 by chance."""
     counts = [((True, True), 20), ((True, False), 5), ((False, True), 10), ((False, False), 15)]

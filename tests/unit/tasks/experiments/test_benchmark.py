@@ -67,10 +67,10 @@ def test_a_version_and_the_folder_of_its_checkpoint_get_the_same_and_stand_on_th
     first, second = results(root)
     assert first.checkpoint == second.checkpoint and len(first.checkpoint) == 64
     page = (root / PAGE).read_text()
-    assert page.count("<td>own (3 x 1)</td>") == 2 and page.count('<td class="text">version 1</td>') == 2
+    assert page.count("<td>own (3 x 1; first-3)</td>") == 2 and page.count('<td class="text">version 1</td>') == 2
     assert "None was measured yet" not in page and page.count('id="benchmarks"') == 1
     logged = Path(connect(root).download_artifacts(decided[1], ARTIFACT, str(root))).read_text()
-    assert logged == (root / ".state/decisions/1.html").read_text() and "own (3 x 1)" in logged
+    assert logged == (root / ".state/decisions/1.html").read_text() and "own (3 x 1; first-3)" in logged
     assert "version-1" in capsys.readouterr().out
 
 
@@ -94,6 +94,25 @@ def test_a_chat_endpoint_is_asked_with_its_key_and_paid_by_its_price(
     assert run.data.params["model"] == MODEL and run.data.metrics["scored"] == 4
     page = (root / PAGE).read_text()
     assert f'<td class="text">{MODEL}</td>' in page and f"{100 * (summary.accuracy or 0):.1f} %" in page
+
+
+def test_mlflow_has_one_run_for_each_result_under_its_own_name(root: Path) -> None:
+    def runs() -> dict[str, Any]:
+        found = client.search_runs([experiment(client, root, benchmark.EXPERIMENT)])
+        assert all(run.info.status == "FINISHED" for run in found)
+        return {run.info.run_name: run for run in found} if len({r.info.run_name for r in found}) == len(found) else {}
+
+    client, told = connect(root), ["--benchmark", "own", "--model", "models/grpo"]
+    for limit in ("3", "2", "3"):
+        benchmark.main([*told, "--limit", limit])
+    benchmark.main(told)
+    benchmark.main(told)
+    found = runs()
+    assert set(found) == {"own models-grpo", "own models-grpo-first-2", "own models-grpo-first-3"}
+    assert len(results(root)) == 3
+    part = found["own models-grpo-first-2"]
+    assert part.data.tags["variant"] == "first-2" and part.data.metrics["scored"] == 2
+    assert {"accuracy_low", "accuracy_high"} <= part.data.metrics.keys()
 
 
 def test_a_cap_is_told_where_errors_are_and_not_among_the_results(
