@@ -97,6 +97,27 @@ def test_kinds_of_reasoning_and_domains_have_their_shares() -> None:
     assert tau2_figures(domains, 4) == {"accuracy_domains": pytest.approx(1 / 3), "user_usd": 0.005}
 
 
+def test_tau2_has_the_figures_of_each_domain_as_the_official_package_gives_them() -> None:
+    found = [
+        one.model_copy(update={"group": domain, "item": f"{domain}/{one.item}"})
+        for domain, trials in {
+            "airline": ((True, True, False, True), (False, False, False, False)),
+            "retail": ((True, True, True, True), (True, True, None, True)),
+            "telecom": ((True, False, False, False),),
+            "mock": ((True, True, True, True),),
+        }.items()
+        for one in attempts(*trials)
+    ]
+    made = tau2_figures(found, 6)
+    # Of pass_hat_k of tau2 1.0.1: C(successes, k) / C(trials, k), a mean over the domain's tasks.
+    assert made["pass_all_1/airline"] == pytest.approx(3 / 8) and made["pass_all_3/airline"] == pytest.approx(1 / 8)
+    assert made["pass_all_4/airline"] == 0 and made["pass_all_2/telecom"] == 0 and made["pass_all_4/mock"] == 1
+    assert made["pass_all_3/retail"] == 1 and "pass_all_4/retail" not in made, "one task has three verdicts"
+    assert made["accuracy_published"] == pytest.approx((3 / 8 + 1 + 1 / 4) / 3)
+    assert made["accuracy_domains"] == pytest.approx((3 / 8 + 1 + 1 / 4 + 1) / 4)
+    assert "accuracy_published" not in tau2_figures([one for one in found if one.group != "retail"], 4)
+
+
 def test_a_tracking_server_gets_the_interval_and_the_parts_of_an_accuracy() -> None:
     def told(benchmark: str, found: list[Attempt]) -> dict[str, float]:
         some: Any = {"identity": "i", "judge": None, "data_sha256": {}, "questions": 40, "there": 40, "trials": 1}
