@@ -1,6 +1,7 @@
 """Has another judge read the answers of a benchmark's stored results again; a killed run continues."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -69,9 +70,26 @@ def compared(
 
 
 def stored(root: Path, benchmark: str) -> dict[str, list[Attempt]]:
-    """The attempts of every result of a benchmark, by the tested model."""
+    """The attempts of every result of a benchmark, by the result's name.
+
+    A part and the whole of one evaluation hold the same attempts: each stands once, in the larger result.
+    """
     folders = [file.parent for file in sorted((root / REPORTS / benchmark).glob(f"*/{SUMMARY}"))]
-    return {one.name: read_jsonl(one / ATTEMPTS, Attempt, fix="run the evaluation again") for one in folders}
+    found = {one: read_jsonl(one / ATTEMPTS, Attempt, fix="run the evaluation again") for one in folders}
+    seen, made = set[tuple[str, str, int]](), dict[str, list[Attempt]]()
+    for folder in sorted(folders, key=lambda one: -len(found[one])):
+        whose = _identity(folder / SUMMARY)
+        made[folder.name] = [one for one in found[folder] if (whose, one.item, one.trial) not in seen]
+        seen |= {(whose, one.item, one.trial) for one in found[folder]}
+    return {one.name: own for one in folders if (own := made[one.name])}
+
+
+def _identity(file: Path) -> str:
+    """What decided a result's answers; its name where the summary does not say."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8")).get("identity") or file.parent.name)
+    except (ValueError, AttributeError):
+        raise DataError("not a summary", where=str(file), fix="run the evaluation again") from None
 
 
 async def _read(reader: Judge, missing: Mapping[judges.Key, Judged], file: Path) -> dict[judges.Key, Judged]:

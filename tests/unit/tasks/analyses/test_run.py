@@ -137,8 +137,8 @@ def test_preferences_of_a_public_set_are_judged_by_its_judge(here: Path, monkeyp
         analyse.main(["preferences", "--benchmark", "tau2"])
 
 
-def stored(root: Path, model: str, verdicts: list[bool]) -> None:
-    folder = root / REPORTS / "hle" / model
+def stored(root: Path, model: str, verdicts: list[bool], part: str = "", identity: str = "") -> None:
+    folder = root / REPORTS / "hle" / f"{model}{part}"
     folder.mkdir(parents=True)
     attempts = [
         Attempt(
@@ -153,7 +153,26 @@ def stored(root: Path, model: str, verdicts: list[bool]) -> None:
         for number, solved in enumerate(verdicts)
     ]
     (folder / ATTEMPTS).write_text("".join(one.model_dump_json() + "\n" for one in attempts), encoding="utf-8")
-    (folder / SUMMARY).write_text("{}", encoding="utf-8")
+    (folder / SUMMARY).write_text(json.dumps({"identity": identity} if identity else {}), encoding="utf-8")
+
+
+def test_an_answer_of_a_part_and_of_the_whole_is_judged_and_counted_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(here, "a", [True, True, False], identity="1")
+    stored(here, "a", [True, True], "-first-2", identity="1")
+    stored(here, "b", [True, False, False], identity="2")
+    said = {"extracted_final_answer": "x", "reasoning": "", "correct": "yes", "confidence": 50}
+    asked = ["judges", "--benchmark", "hle", "--judge", "qwen3-32b", "--judge-price", "together/qwen3-32b"]
+    with serving(lambda request: (200, answer(json.dumps(said)), 0)) as double:
+        monkeypatch.setenv(URL, double.url)
+        analyse.main(asked)
+    assert len(double.asked) == 6
+    rows = told(here, "judges-hle-qwen3-32b")["rows"]
+    assert [(one["model"], one["answers"]) for one in rows] == [("all", 6), ("a", 3), ("b", 3)]
+    (here / REPORTS / "hle" / "b" / SUMMARY).write_text("[", encoding="utf-8")
+    with pytest.raises(DataError, match=r"b/summary\.json: not a summary — run the evaluation again"):
+        analyse.main(asked)
 
 
 def test_another_judge_reads_the_stored_prompts_once(
