@@ -8,6 +8,7 @@ from pydantic import RootModel
 
 from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import STRONGEST
+from orchestra.evaluation.benchmarks.report import results
 from orchestra.evaluation.report import EVALUATION, SAFETY, TRAINED, Comparison, read_comparison
 from orchestra.evaluation.safety import Safety, read_safety
 from orchestra.files import atomic
@@ -79,6 +80,7 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     episodes = _episodes(stage.root / REPORTS / "episodes.jsonl")
     safety = read_safety(stage.root / REPORTS / SAFETY)
     steps = _steps(stage.root / STEPS)
+    results(stage.root)  # The page shows them: a damaged one ends this before anything moves.
     _belong_together(stage, folder, comparison)
     examples = {example.id: example for example in heldout(stage)}
     of = worth(examples, episodes.get(STRONGEST, ()))

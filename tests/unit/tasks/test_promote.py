@@ -548,6 +548,15 @@ def test_checkpoints_under_a_rule_are_not_judged_since_they_serve_without_it(roo
     assert versions(root) == [] and not (root / KEPT).exists()
 
 
+def test_a_damaged_benchmark_result_is_refused_before_anything_moves(root: Path) -> None:
+    file = root / "reports/benchmarks/hle/m/summary.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"benchmark": "hle"')
+    with pytest.raises(DataError, match=r"hle/m/summary\.json: not a summary — run the evaluation again"):
+        promote.promote(Stage.open("promote", root, params()))
+    assert versions(root) == []
+
+
 def test_a_log_of_the_training_that_was_cut_off_is_refused_before_anything_moves(root: Path) -> None:
     stage, steps = Stage.open("promote", root, params()), root / "reports/grpo_steps.jsonl"
     steps.write_text('{"step": 1, "loss": NaN, "train/reward": 0.5}\n{"step": 2, "tra')
