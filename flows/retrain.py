@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,9 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         judged = run_promote.with_options(name="promote")(root, recorder.parent, suspendable(), return_state=True)
         decision: Any = judged.result()
         note(f"version {decision.version} {decision.name.lower()}", booked.take())
+    # Now, too: whoever is asked decides by it, and a run that is suspended or whose release fails comes no further.
+    headline = partial(recorder.headline, params.model_dump(mode="json", by_alias=True), policy=TRAINED)
+    headline(f"version {decision.version} {decision.name.lower()}")
     if decision.waits:
         decision = _with_answer(root, decision)
     code.check(fix="orchestra release serves the champion")
@@ -262,7 +266,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         verdict = "rolled back"
         recorder.tag(DECISION, TAKEN_BACK)
         recorder.tag(NOTE, description_taken_back(recorder.tagged(NOTE), deployment.trial))
-    recorder.headline(params.model_dump(mode="json", by_alias=True), f"version {decision.version} {verdict}", TRAINED)
+    headline(f"version {decision.version} {verdict}")
     if decision.name == "Unchanged" and set(outcomes.values()) == {"unchanged"}:
         recorder.nothing_done()
     summary = RunSummary.of(root, outcomes, decision, deployment, recorder.parent)

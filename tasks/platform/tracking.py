@@ -292,7 +292,7 @@ class Recorder:
         figures = read_metrics(self.root / "reports" / "evaluate.json")
         # MLflow shows what has a slash in a section of its own.
         found = {f"headline/{name}": figures.get(f"{policy}.{key}") for name, key in HEADLINE.items()}
-        known = {name: value for name, value in found.items() if value is not None}
+        known = {name: value for name, value in found.items() if value not in (None, run.data.metrics.get(name))}
         log_all(self.client, self.parent, metrics=known, params=told)
         name = run.info.run_name.partition(" · ")[0]
         self.client.set_tag(self.parent, "mlflow.runName", said(f"{name} · {verdict}", LONGEST_NAME))

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.events.actions import SendNotification
+from prefect.states import Suspended
 
 from flows import answer as answering
 from flows import notify
 from flows import retrain as module
+from flows._runs import AwaitsAnswer
 from flows._summary import RunSummary
 from flows.release import limit_s
 from orchestra.config.overrides import apply
+from orchestra.errors import ServiceError
 from orchestra.promotion.approval import Answer, request
 from orchestra.serving.releases.deployment import Deployment
 from orchestra.system.runs import RunJournal, runs
@@ -62,10 +65,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
     return begun
 
 
-def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
-    here: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, told = here("retrain"), dict[str, str]()
+def running(root: Path, monkeypatch: pytest.MonkeyPatch, **decided: Any) -> dict[str, str]:
+    """A retraining whose stages are current, and whose gate decides that; returns what is told MLflow."""
+    told = dict[str, str]()
     recorder = SimpleNamespace(
         parent="p",
         root=root,
@@ -73,16 +75,46 @@ def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
         tag=told.__setitem__,
         artifacts=lambda *_: None,
         finish=lambda *_: None,
-        headline=lambda _params, verdict, _policy: told.update(headline=verdict),
+        headline=lambda _params, verdict, policy: told.update(headline=verdict),
     )
-    reasons: dict[str, Any] = {"why": "", "reasons": (), "approval": None}
-    decision = SimpleNamespace(promoted=True, waits=False, version=2, name="Promoted", **reasons)
+    reasons: dict[str, Any] = {"why": "", "reasons": (), "approval": None, "version": 2}
     monkeypatch.setattr(Recorder, "open", lambda *_: recorder)
     monkeypatch.setattr(module, "check_named", lambda *_, **__: None)
     monkeypatch.setattr("tasks.platform.dvc.recover", lambda *_: None)
     monkeypatch.setattr("tasks.platform.dvc.stages", lambda *_: {})
     monkeypatch.setattr(module, "suspendable", lambda: "")
-    monkeypatch.setattr(module, "run_promote", returns(decision))
+    monkeypatch.setattr(module, "run_promote", returns(SimpleNamespace(**reasons, **decided)))
+    return told
+
+
+def test_a_run_that_waits_or_whose_release_fails_has_its_figures_for_who_decides(
+    here: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(with_: BaseException) -> Any:
+        def work(*_: Any, **__: Any) -> None:
+            raise with_
+
+        return work
+
+    told = running(here("retrain"), monkeypatch, promoted=False, waits=True, name="Waiting")
+    monkeypatch.setattr(module, "told", lambda _: "")
+    monkeypatch.setattr(module, "ask", ends(AwaitsAnswer(state=Suspended())))
+    with pytest.raises(AwaitsAnswer):
+        module.retrain.fn()
+    assert told["headline"] == "version 2 waiting"
+    told = running(here("retrain"), monkeypatch, promoted=True, waits=False, name="Promoted")
+    failed = ServiceError("it did not come up", where="deploy", fix="orchestra release")
+    monkeypatch.setattr(module, "run_deploy", SimpleNamespace(with_options=lambda **_: ends(failed)))
+    with pytest.raises(ServiceError):
+        module.retrain.fn()
+    assert told["headline"] == "version 2 promoted"
+
+
+def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
+    here: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = here("retrain")
+    told = running(root, monkeypatch, promoted=True, waits=False, name="Promoted")
     wishes: list[dict[str, str]] = []
 
     def deployed(_root: Path, _decision: Any, wish: dict[str, str]) -> Deployment:

@@ -83,7 +83,7 @@ def test_a_run_ends_at_the_step_after_the_code_changed(
         monkeypatch.setattr(retrain, name, instead)
     monkeypatch.setattr("tasks.platform.dvc.stages", lambda _: {"sft": [], "grpo": []})
     monkeypatch.setattr(retrain, "suspendable", str)
-    recorder: Any = SimpleNamespace(root=tmp_path, parent="run", tagged=lambda _: "")
+    recorder: Any = SimpleNamespace(root=tmp_path, parent="run", tagged=lambda _: "", headline=lambda *_, **__: None)
     with pytest.raises(ChangedDuringRun):
         retrain._run_all(tmp_path, recorder, RunJournal.begin(tmp_path, "id", "name", "retrain"), None, set())
     assert done == ["sft", "grpo", "promote"][: 1 if during == "sft" else 3]

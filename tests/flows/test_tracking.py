@@ -257,6 +257,7 @@ def test_the_parent_has_what_runs_are_compared_by(root: Path) -> None:
     run = recorder.client.get_run(recorder.parent)
     assert run.info.run_name == "calm-fox · version 3 promoted" and len(run.data.params) == 151
     assert run.data.metrics == {"headline/solved": 0.875, "headline/usd an example": 0.016}
+    assert len(recorder.client.get_metric_history(recorder.parent, "headline/solved")) == 1
     experiment = recorder.client.get_experiment(recorder.experiment_id)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
 
