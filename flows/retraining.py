@@ -26,12 +26,12 @@ from flows.schedule import (
     workspace_tag,
 )
 from monitoring import reasons
-from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
+from monitoring.drift import MIN_EPISODES, WINDOW, Signal, alike, drift, sample
 from orchestra.config.overrides import apply, undo
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.files.yaml import load_yaml
-from orchestra.serving.records.telemetry import TRACES, served
+from orchestra.serving.records.telemetry import TRACES, served_with_domain
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system import servers
 from orchestra.system.retraining import (
@@ -71,7 +71,8 @@ def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
     serving = read(root / SERVING)
     if serving is None:
         return "nothing serves", None
-    latest = served(root / TRACES, serving.fingerprint, limit=WINDOW)
+    asked = served_with_domain(root / TRACES, serving.fingerprint, limit=WINDOW)
+    latest = [one for one, _ in asked]
     evaluated = reference(root, serving.checkpoint_hash)
     if not evaluated:
         with contextlib.suppress(OrchestraError):  # Without its record, drift cannot be told.
@@ -80,7 +81,8 @@ def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
                 if version.checkpoint_hash == serving.checkpoint_hash:
                     evaluated = fetched_reference(root, registry.client, version)
     spent, current = judged.look(root, serving.fingerprint, latest, evaluated), sample(latest)
-    signals = [*drift(sample(one.episode for one in evaluated), current), *spent.signals]
+    usual = alike([(one.episode, one.of_domain) for one in evaluated], asked)
+    signals = [*drift(sample(usual), current), *spent.signals]
     told, few = [str(signal) for signal in signals], not evaluated or current.episodes < MIN_EPISODES
     if not evaluated:
         told.append(f"drift cannot be told: no evaluation of version {serving.version} is here")

@@ -75,6 +75,22 @@ def sample(episodes: Iterable[Episode]) -> Sample:
     )
 
 
+def alike(evaluated: Sequence[tuple[Episode, bool]], served: Sequence[tuple[Episode, bool]]) -> list[Episode]:
+    """The first evaluated episodes of each kind, with the served ones' share of a domain's tasks; True: one is.
+
+    How many requests name a domain is the callers' doing. Beside a whole evaluation, the same model looks like another
+    one to callers who name none: the domains' tools are missing, and dollars are more. All of them where too few of a
+    kind that is served were evaluated.
+    """
+    kinds = {kind: [one for one, of_domain in evaluated if of_domain is kind] for kind in (True, False)}
+    counts = {kind: sum(of_domain is kind for _, of_domain in served) for kind in kinds}
+    parts = [len(kinds[kind]) / count for kind, count in counts.items() if count]
+    shares = {kind: round(min(parts, default=0) * count) for kind, count in counts.items()}
+    if sum(shares.values()) < MIN_EPISODES:
+        return [one for one, _ in evaluated]
+    return [one for kind, found in kinds.items() for one in found[: shares[kind]]]
+
+
 def drift(reference: Sample, current: Sample) -> list[Signal]:
     """What differs of served episodes from evaluated ones, beyond chance and by enough; empty for a few.
 

@@ -13,7 +13,7 @@ from orchestra.evaluation.report import EVALUATION, TRAINED, read_comparison
 from orchestra.files import atomic
 from orchestra.files.jsonl import read_jsonl, stream_jsonl
 from orchestra.promotion.evidence import Evidence
-from orchestra.types import Episode, Example, Record, ToolCall, Turn, Usage, Verdict
+from orchestra.types import Component, Episode, Example, Record, ToolCall, Turn, Usage, Verdict
 from tasks.platform.registry import ModelVersion
 
 EVIDENCE = "evidence"
@@ -34,6 +34,14 @@ class ReferenceEpisode(Record):
 
     question: str
     episode: Episode
+    domain: bool | None = None
+    """Whether its example is a domain's task; None: an earlier version of this program kept it."""
+
+    @property
+    def of_domain(self) -> bool:
+        """The same; of one that does not say, whether it called a domain's tool."""
+        charges = self.episode.charges
+        return any(one.component is Component.DOMAIN for one in charges) if self.domain is None else self.domain
 
 
 def keep(root: Path, found: Evidence, client: Any, run_id: str | None) -> None:
@@ -86,7 +94,7 @@ def keep_reference(
 
     `run_id`: the MLflow run that keeps them too, for other machines.
     """
-    found = (ReferenceEpisode(question=examples[one.example_id].instruction, episode=_short(one)) for one in episodes)
+    found = (_reference_of(examples[one.example_id], _short(one)) for one in episodes)
     text = "".join(one.model_dump_json(exclude_defaults=True) + "\n" for one in found)
     atomic.write_text(_reference(root, checkpoint_hash), text)
     if run_id is not None:
@@ -113,12 +121,15 @@ def reference(root: Path, checkpoint_hash: str) -> list[ReferenceEpisode]:
         return []
     if read_comparison(comparison).checkpoints.get(TRAINED) != checkpoint_hash:
         return []
-    questions = {one.id: one.instruction for one in stream_jsonl(root / HELDOUT, Example)}
-    return [
-        ReferenceEpisode(question=questions[one.example_id], episode=one)
-        for one in read_jsonl(episodes, Episode)
-        if one.policy == TRAINED and one.example_id in questions
-    ]
+    played = {one.example_id: one for one in read_jsonl(episodes, Episode) if one.policy == TRAINED}
+    asked = {
+        one.id: _reference_of(one, played[one.id]) for one in stream_jsonl(root / HELDOUT, Example) if one.id in played
+    }
+    return [asked[key] for key in played if key in asked]
+
+
+def _reference_of(example: Example, episode: Episode) -> ReferenceEpisode:
+    return ReferenceEpisode(question=example.instruction, episode=episode, domain=example.domain is not None)
 
 
 def _short(episode: Episode) -> Episode:

@@ -131,10 +131,17 @@ class ServedAnswer:
 
 def served(folder: Path, fingerprint: str, limit: int = 1000) -> list[Episode]:
     """The latest episodes that one release answered, the newest first, at most `limit`."""
-    found: list[Episode] = []
+    return [episode for episode, _ in served_with_domain(folder, fingerprint, limit)]
+
+
+def served_with_domain(folder: Path, fingerprint: str, limit: int = 1000) -> list[tuple[Episode, bool]]:
+    """The same, each with whether its request named a domain."""
+    found: list[tuple[Episode, bool]] = []
     for record in _records(folder, fingerprint):
+        request = record.get("request")
+        named = isinstance(request, dict) and request.get("domain") is not None
         with contextlib.suppress(ValueError):
-            found.append(Episode.model_validate(record["episode"]))
+            found.append((Episode.model_validate(record["episode"]), named))
         if len(found) >= limit:
             break
     return found

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring import drift as drifting
-from monitoring.drift import LEVEL, MIN_EPISODES, WINDOW, Sample, drift, sample
+from monitoring.drift import LEVEL, MIN_EPISODES, WINDOW, Sample, alike, drift, sample
 from orchestra.serving.records.telemetry import Telemetry
 from orchestra.serving.releases import vllm
 from tests.support.worlds import ROOT, episode
@@ -59,6 +59,27 @@ def test_a_sample_says_how_episodes_behaved() -> None:
     assert made.episodes == 2 and made.first == {"gpt-5": 1, "none": 1} and made.failed == 1
     assert made.cost_usd == [0.03, 0.0] and made.answered == 1 and (made.parsed, made.turns) == (4, 5)
     assert drift(sample([]), sample([])) == []
+
+
+@pytest.mark.parametrize(
+    ("tasks", "questions", "kept"),
+    [
+        (0, 100, (0, 820)),  # Nobody names a domain.
+        (90, 0, (180, 0)),
+        (50, 50, (180, 180)),
+        (1, 99, (8, 820)),
+        (0, 0, (180, 820)),  # Nothing was asked.
+    ],
+)
+def test_the_evaluated_are_compared_in_the_shares_that_are_served(
+    tasks: int, questions: int, kept: tuple[int, int]
+) -> None:
+    one, other = episode(calls={"book": 1}), episode()
+    evaluated = [(one, True)] * 180 + [(other, False)] * 820
+    found = alike(evaluated, [(one, True)] * tasks + [(other, False)] * questions)
+    assert (found.count(one), found.count(other)) == kept
+    few = [(one, True)] * 3 + [(other, False)] * 820
+    assert len(alike(few, [(one, True)] * 90)) == 823, "too few were evaluated to be compared alone"
 
 
 def test_steady_traffic_raises_no_alarm() -> None:

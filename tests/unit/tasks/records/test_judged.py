@@ -77,11 +77,13 @@ def report(root: Path, checkpoint: str, episodes: list[Episode]) -> None:
     write_jsonl(root / REPORTS / "episodes.jsonl", episodes)
 
 
-def request(root: Path, number: int, question: str, made: Episode, release: str = RELEASE) -> None:
+def request(
+    root: Path, number: int, question: str, made: Episode, release: str = RELEASE, domain: str | None = None
+) -> None:
     record = {
         "trace_id": f"{number:032x}",
         "fingerprint": release,
-        "request": {"messages": [{"role": "user", "content": question}]},
+        "request": {"messages": [{"role": "user", "content": question}], "domain": domain},
         "episode": json.loads(made.model_dump_json()),
     }
     (root / TRACES).mkdir(parents=True, exist_ok=True)
@@ -292,6 +294,37 @@ def test_drift_is_told_from_what_serves_though_another_candidate_was_evaluated_s
     report(root, "refused", evaluated(99, lambda n: episode(cost_usd="1")))
     told, signals = served_drift(root)
     assert signals == [] and told.startswith("no drift; ")
+
+
+def kinds(number: int) -> Episode:
+    """Every fifth is a domain's task, and calls a tool of its own."""
+    return _of_a_domain(f"e{number}") if number % 5 == 0 else episode(cost_usd="0.02", calls={"gpt-5": 1})
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "in reports"])
+def test_callers_that_name_no_domain_or_only_one_are_no_drift(root: Path, kept: bool) -> None:
+    held = list(read_examples(root / HELDOUT))
+    usual = [one for part in range(10) for one in evaluated(100, kinds)]
+    usual = [one.model_copy(update={"example_id": f"{one.example_id}-{n // 100}"}) for n, one in enumerate(usual)]
+    tasks = [
+        held[n % 100].model_copy(update={"id": one.example_id, "domain": None if n % 5 else "travel"})
+        for n, one in enumerate(usual)
+    ]
+    write_jsonl(root / HELDOUT, tasks)
+    report(root, "x", usual)
+    if kept:
+        keep_reference(root, "x", {one.id: one for one in tasks}, usual)
+    for number in range(300):
+        request(root, number, "who are you?", kinds(1))
+    assert served_drift(root)[1] == []
+    shutil.rmtree(root / TRACES)
+    for number in range(150):
+        request(root, number, "book it", kinds(0), domain="travel")
+    assert served_drift(root)[1] == []
+    shutil.rmtree(root / TRACES)
+    for number in range(150):  # The domain's tools are not called any more.
+        request(root, number, "book it", kinds(1), domain="travel")
+    assert "mix of tools (share that moved)" in [one.name for one in served_drift(root)[1] or ()]
 
 
 def test_without_its_own_evaluation_no_drift_is_told(root: Path) -> None:
