@@ -57,7 +57,8 @@ def watch(
             self.stopped: list[str] = []
             # Failures before a restart do not count: what stopped the run then may have been fixed.
             self.restored = len(rounds.history)
-            self.best = BestCheckpoint(checkpoints, after=RECENT)
+            # What a checkpoint's weights do shows in rounds, each of which may have several steps.
+            self.best = BestCheckpoint(checkpoints, after=RECENT * settings.num_iterations)
 
         def on_log(
             self,

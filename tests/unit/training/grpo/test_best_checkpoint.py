@@ -2,12 +2,17 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from orchestra.errors import DataError
 from orchestra.training.grpo.best_checkpoint import BestCheckpoint, restore
+from orchestra.training.grpo.callbacks import watch
+from orchestra.training.grpo.health import RECENT
 from tests.support.worlds import same, tiny_model
+from tests.unit.training.grpo.test_trainer import SETTINGS
 
 
 def saved(folder: Path, step: int, seed: int) -> Path:
@@ -84,3 +89,14 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(DataError, match="not the weights"):
         restore(tiny_model(1), folder)
+
+
+def test_with_several_steps_a_round_a_candidate_waits_for_as_many_rounds(tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(update={"steps": 400, "num_iterations": 4, "eval_every": 400})
+    (tmp_path / "candidate-4").mkdir()
+    rounds: Any = SimpleNamespace(history=[{"reward": 1.0, "accuracy": 1.0, "valid": 1.0}] * RECENT)
+    watcher = watch(rounds, settings, tmp_path, lambda *_: None, lambda _: None, lambda: pytest.fail("no check is due"))
+    for step in range(5, 5 + 4 * RECENT):
+        assert watcher.best.last() is None, f"step {step - 1}"
+        watcher.on_step_end(None, SimpleNamespace(global_step=step, is_world_process_zero=True), SimpleNamespace())
+    assert watcher.best.last() == (4, tmp_path / "good-4")
