@@ -9,7 +9,7 @@ from orchestra.files import atomic
 from orchestra.files.examples import read_examples, split_watched
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
-from orchestra.system.machine import check_ranks, torch_beside_gpu, torch_gpus
+from orchestra.system.machine import check_packages, check_ranks, torch_beside_gpu, torch_gpus
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.sft import sft_row
@@ -31,6 +31,7 @@ def main(stage: Stage) -> None:
     """data/validated/train.jsonl → models/sft, reports/sft.json."""
     settings = stage.params.sft
     if not distributed.joined() and settings.processes == 1 and settings.strategy == "ddp":
+        check_packages(settings, stage.name)  # Before the teacher is paid.
         train(stage, teach(stage))
     elif not distributed.joined():
         check_ranks(settings, stage.name, torch_gpus())

@@ -192,8 +192,8 @@ def frees(root: Path) -> str:
 
 
 def check_ranks(compute: Compute, stage: str, devices: list[Gpu]) -> None:
-    """Raises `ServiceError` where this machine cannot start a stage's ranks: no DeepSpeed, or too few GPUs."""
-    check_deepspeed(compute, stage)
+    """Raises `ServiceError` where this machine cannot start a stage's ranks: no package, or too few GPUs."""
+    check_packages(compute, stage)
     if 0 < len(devices) < compute.processes:
         raise ServiceError(
             f"{compute.processes} processes for {counted(devices)}", where=f"{stage}.processes",
@@ -201,11 +201,16 @@ def check_ranks(compute: Compute, stage: str, devices: list[Gpu]) -> None:
         )  # fmt: skip
 
 
-def check_deepspeed(compute: Compute, stage: str) -> None:
-    """Raises `ServiceError` where a stage's strategy needs DeepSpeed and it is missing."""
+def check_packages(compute: Compute, stage: str) -> None:
+    """Raises `ServiceError` where a stage's settings need a package that is missing."""
     if compute.strategy != "ddp" and find_spec("deepspeed") is None:
         fix = ".venv/bin/uv pip install -c constraints.txt -e '.[gpu]', or ddp"
         raise ServiceError("DeepSpeed is not installed", where=f"{stage}.strategy", fix=fix)
+    # transformers takes a kernel of `kernels` where there is no flash_attn.
+    if compute.attention == "flash_attention_2" and not (find_spec("flash_attn") or find_spec("kernels")):
+        raise ServiceError(
+            "flash-attn is not installed", where=f"{stage}.attention", fix="install it for this CUDA, or set sdpa"
+        )
 
 
 def room_of(devices: list[Gpu], ranks: int) -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestra.config.compute import Compute
 from orchestra.errors import ServiceError, TrainingError
 from orchestra.system.environment import threads_each
-from orchestra.system.machine import check_deepspeed
+from orchestra.system.machine import check_packages
 from orchestra.system.processes import free_port, kill_tree, spawn
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def world_size() -> int:
 def settle(compute: Compute, stage: str) -> dict[str, Any]:
     """Make ready for several ranks, before TRL looks around; returns what its arguments need besides.
 
-    Raises `TrainingError` when the ranks are not as many as the stage's parameters say, `ServiceError` when DeepSpeed
+    Raises `TrainingError` when the ranks are not as many as the stage's parameters say, `ServiceError` when a package
     is missing or there are fewer GPUs than ranks.
     """
     import torch
@@ -78,7 +78,7 @@ def settle(compute: Compute, stage: str) -> dict[str, Any]:
             f"started as {world_size()} processes where {stage}.processes is {compute.processes}",
             where=stage, fix="set it to the number that is started",
         )  # fmt: skip
-    check_deepspeed(compute, stage)
+    check_packages(compute, stage)
     if not joined():
         return {}
     if torch.cuda.is_available():

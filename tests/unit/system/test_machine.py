@@ -287,6 +287,21 @@ def test_ranks_that_this_machine_cannot_start_cost_nothing(
         stage.main(Stage(name, QWEN, tmp_path))
 
 
+def test_a_missing_package_costs_no_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = load_params(ROOT / "params.yaml")
+    compute = {"attention": "flash_attention_2", "precision": "bfloat16"}
+    flash = params.model_copy(update={"sft": params.sft.model_copy(update=compute)})
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    monkeypatch.setattr(sft, "teach", lambda stage: pytest.fail("the teacher was paid"))
+    with pytest.raises(ServiceError, match=r"sft\.attention: flash-attn is not installed"):
+        sft.main(Stage("sft", flash, tmp_path))
+    with pytest.raises(ServiceError, match="flash-attn is not installed"):
+        refuse_now(ROOT, flash, ["sft"])
+    assert "sft.attention" in findings(ROOT, flash)
+    monkeypatch.setattr(machine, "find_spec", lambda name: True)
+    assert "sft.attention" not in findings(ROOT, flash)
+
+
 def test_a_server_does_not_hear_that_a_rank_of_torchrun_starts_it() -> None:
     """torchrun's own list of what it sets (torch.distributed.elastic.agent.server.local_elastic_agent)."""
     ranks = ("RANK", "WORLD_SIZE")
