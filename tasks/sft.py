@@ -3,8 +3,10 @@
 import json
 import sys
 import time
+from collections import Counter
 from typing import Any
 
+from orchestra.errors import DataError
 from orchestra.files import atomic
 from orchestra.files.examples import read_examples, split_watched
 from orchestra.rollout.loop import RolloutOptions, rollout
@@ -61,6 +63,12 @@ def teach(stage: Stage) -> Taught:
     episodes = rollout(examples, teacher, codec, toolkit, options)
     kept = [e for e in episodes if e.counted and e.well_formed]
     tell(stage, budget, toolkit.cassette)
+    if not kept:
+        (why, count), *_ = Counter(e.stop.value for e in episodes).most_common(1)
+        raise DataError(
+            f"none of the teacher's {len(episodes)} episodes can be imitated: {count} end by {why}", where="rollout",
+            fix="give them room (rollout.max_tokens, max_turn_tokens, max_turns), or fix the tools that fail",
+        )  # fmt: skip
     solved = sum(e.solved for e in kept) / max(1, len(kept))
     stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")
     facts = {
