@@ -57,9 +57,12 @@ SETUPS: dict[str, dict[str, Any]] = {
     },
     # One backward pass for all parts.
     "zero3, some": {
-        "processes": 2, "strategy": "zero3", "micro_batch": 1, "top_entropy_quantile": 0.5,
+        "processes": 2, "strategy": "zero3", "micro_batch": 1, "top_entropy_quantile": 0.5, "entropy": 0.05,
     },
-    "one, some": {"processes": 1, "strategy": "ddp", "top_entropy_quantile": 0.5},
+    "one, some": {"processes": 1, "strategy": "ddp", "top_entropy_quantile": 0.5, "entropy": 0.05},
+    # A bonus of all tokens that learn, of which one rank has more than the other.
+    "ddp, entropy": {"processes": 2, "strategy": "ddp", "top_entropy_quantile": 1.0, "entropy": 0.05},
+    "one, entropy": {"processes": 1, "strategy": "ddp", "top_entropy_quantile": 1.0, "entropy": 0.05},
 }  # fmt: skip
 Steps = dict[int, dict[str, float]]
 
@@ -131,7 +134,7 @@ def measures(row: dict[str, float]) -> dict[str, float]:
     ("single", "setup"),
     [
         ("one", "ddp"), ("one", "zero2"), ("one", "zero3"), ("one", "ddp, parts"), ("one", "zero2, parts"),
-        ("one, kl", "zero3, kl"), ("one, some", "zero3, some"),
+        ("one, kl", "zero3, kl"), ("one, some", "zero3, some"), ("one, entropy", "ddp, entropy"),
     ],
 )  # fmt: skip
 def test_two_processes_learn_what_one_learns(

@@ -43,6 +43,8 @@ def trainer_class() -> Any:
             Tokens that a server sampled are weighted by truncated importance sampling.
             """
             self.mismatch = []
+            if self.top_entropy_quantile == 1:
+                self._share_entropy(inputs["completion_mask"] * inputs["tool_mask"])
             apart = self.budget is not None and self.rounds.settings.rows_apart and torch.is_grad_enabled()
             loss = self._loss_in_parts(model, inputs) if apart else self._loss_of(model, inputs)
             if self.mismatch:
@@ -51,6 +53,23 @@ def trainer_class() -> Any:
                 mean = {"mismatch_kl": kl / max(count, 1.0), "mismatch_clipped": clipped / max(count, 1.0)}
                 self.rounds.history[-1] |= {f"engine/{name}": value for name, value in mean.items()}
             return loss
+
+        def get_high_entropy_mask(self, entropies: Any, mask: Any, threshold: float) -> Any:
+            found = super().get_high_entropy_mask(entropies, mask, threshold)
+            self._share_entropy(found)
+            return found
+
+        def _share_entropy(self, learns: Any) -> None:
+            """Have the bonus be of the mean entropy of all ranks' tokens that learn, (row, time).
+
+            TRL takes each rank's own mean, and ranks average what they get: one with few tokens, or none, would count
+            as much as the others.
+            """
+            weight = self.args.entropy_coef
+            if weight and self.accelerator.num_processes > 1:
+                own = learns.sum().float()
+                every = self.accelerator.reduce(own.clone(), reduction="sum")
+                self.entropy_coef = float(weight * self.accelerator.num_processes * own / every.clamp(min=1.0))
 
         def _loss_in_parts(self, model: Any, inputs: dict[str, Any]) -> Any:
             ids, mask = (
