@@ -71,6 +71,14 @@ class OwnOptimizer:
             self.optimizer = self.new_optimizer()
         return self.optimizer
 
+    def _get_learning_rate(self) -> float:
+        """What is logged: AdamW's, as the parameter has it. transformers takes the first group's, which is Muon's."""
+        own = getattr(self.optimizer, "optimizer", self.optimizer)
+        if isinstance(own, MuonAdamW):
+            return float(own.param_groups[-1]["lr"])
+        found: float = super()._get_learning_rate()  # type: ignore[misc]
+        return found
+
 
 def adamw(params: list[torch.nn.Parameter], *, lr: float) -> torch.optim.AdamW:
     """AdamW as every training here uses it: quick second moments, no weight decay.

@@ -71,6 +71,8 @@ def test_a_killed_run_continues_exactly(tools: Toolkit, tmp_path: Path) -> None:
     assert any(row["dead_groups"] < 1 for row in result.history)
     assert any(row["train/grad_norm"] > 0 for (_, kind), row in logs.items() if kind == "train")
     assert not same(whole, warm_model())
+    # As the parameter says, which is AdamW's; Muon's is another.
+    assert {logs[step, "train"]["train/learning_rate"] for step in (1, 2, 3, 4)} == {SETTINGS.learning_rate}
     with pytest.raises(Killed):
         train(tools, tmp_path / "cut", stop_at=3)
     half = tmp_path / "cut/checkpoints/checkpoint-3"
