@@ -246,10 +246,11 @@ class Grpo(RewardParams, Compute):
 
     @model_validator(mode="after")
     def _band_has_room(self) -> Self:
-        if self.difficulty_range is not None and self.difficulty_range[0] > self.difficulty_range[1]:
-            raise ValueError(
-                f"difficulty_range begins at {self.difficulty_range[0]:g} and ends at {self.difficulty_range[1]:g}"
-            )
+        if self.difficulty_file is not None and self.difficulty_range is None:
+            raise ValueError("difficulty_file chooses nothing without difficulty_range: set both")
+        begins, ends = self.difficulty_range or (0, 1)
+        if begins > ends:
+            raise ValueError(f"difficulty_range begins at {begins:g} and ends at {ends:g}")
         return self
 
     @model_validator(mode="after")

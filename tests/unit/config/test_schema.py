@@ -95,6 +95,7 @@ def test_the_environment_may_name_another_file(tmp_path: Path, monkeypatch: pyte
         ("synthesize.seed", -1, "synthesize.seed"),
         ("synthesize.extra", [{"file": "mine/a.jsonl"}], "must be a file below data/extra; put it there and name it"),
         ("grpo.difficulty_file", "data/extra/a.csv", "must be a file below data/extra"),
+        ("grpo.difficulty_file", "data/extra/a.jsonl", "chooses nothing without difficulty_range: set both"),
         ("evaluate.bootstrap", 10**12, "evaluate.bootstrap"),
         ("deploy.start_timeout_s", 10**9, "deploy.start_timeout_s"),
     ],

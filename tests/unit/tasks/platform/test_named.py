@@ -83,7 +83,10 @@ def test_a_base_of_the_hub_is_wanted_now_where_it_cannot_be_downloaded(profile: 
         ({"model__base": "models/base/none"}, "models/base/none: no such folder"),
         ({"model__base": "models/recipes/embedded"}, "no safetensors weights"),
         ({"model__base": "owner/name"}, "not pinned to a commit"),
-        ({"grpo__difficulty_file": "data/extra/none.jsonl"}, "grpo.difficulty_file: .* is not there"),
+        (
+            {"grpo__difficulty_file": "data/extra/none.jsonl", "grpo__difficulty_range": [0, 1]},
+            "grpo.difficulty_file: .* is not there",
+        ),
         ({"grpo__weights": {"brevity": 0.1}}, "grpo.weights: no reward part has the weight brevity"),
         ({"grpo__constraint": {"usd": {"cheep": 0.1}}}, "no preference is of the kind cheep — one of: .*cheap"),
         ({"evaluate__policies": ["best"]}, "evaluate.policies: no policy named best"),
