@@ -54,6 +54,7 @@ def check_named(params: Params, root: Path, *, promotes: bool = False) -> None:
             raise ConfigError(f"{params.evaluate.wording} is not there", where="evaluate.wording", fix=fix)
         read_wording(root / params.evaluate.wording)
     check_reward(params)
+    _trained_on(params)
     if promotes:
         check_as_served(params)
         _evidence(params)
@@ -152,6 +153,20 @@ def check_reward(params: Params) -> None:
             fix = f"did you mean {near[0]}?" if near else f"one of: {', '.join(CHOICES)}"
             raise ConfigError(f"no thought ends with {word}", where="grpo.branch.words", fix=fix)
     check_preferences(grpo)
+
+
+def _trained_on(params: Params) -> None:
+    """Examples are left beside the watched ones, and some are of a category that GRPO takes; sets from elsewhere may
+    add both."""
+    made, grpo = params.synthesize, params.grpo
+    if made.extra:
+        return
+    if grpo.eval_examples >= made.train_examples:
+        what = f"of {made.train_examples} training examples {grpo.eval_examples} are watched, and none is left"
+        raise ConfigError(what, where="grpo.eval_examples", fix="lower it, or raise synthesize.train_examples")
+    if grpo.mix and not any(share > 0 and made.mix.get(category, 0) > 0 for category, share in grpo.mix.items()):
+        fix = f"give one of these a share: {', '.join(one for one, share in made.mix.items() if share > 0)}"
+        raise ConfigError("no training example is of a category in it", where="grpo.mix", fix=fix)
 
 
 def _evidence(params: Params) -> None:

@@ -87,6 +87,11 @@ def test_a_base_of_the_hub_is_wanted_now_where_it_cannot_be_downloaded(profile: 
             {"grpo__difficulty_file": "data/extra/none.jsonl", "grpo__difficulty_range": [0, 1]},
             "grpo.difficulty_file: .* is not there",
         ),
+        ({"grpo__eval_examples": 4000}, "grpo.eval_examples: of 4000 training examples 4000 are watched, and none is"),
+        (
+            {"grpo__mix": {"topic": 0.0, "lookup": 1.0}, "synthesize__mix": {"fact": 1.0}},
+            "grpo.mix: no training example is of a category in it — give one of these a share: fact",
+        ),
         ({"grpo__weights": {"brevity": 0.1}}, "grpo.weights: no reward part has the weight brevity"),
         ({"grpo__constraint": {"usd": {"cheep": 0.1}}}, "no preference is of the kind cheep — one of: .*cheap"),
         ({"evaluate__policies": ["best"]}, "evaluate.policies: no policy named best"),
