@@ -19,7 +19,7 @@ from orchestra.config.renamed import RENAMED, REPLACED, unknown_keys
 from orchestra.config.schema import Params, parse_params
 from orchestra.errors import ConfigError
 from orchestra.files import atomic
-from orchestra.files.yaml import load_yaml, parse_yaml
+from orchestra.files.yaml import load_yaml, parse_yaml, with_a_point
 
 IN_FORCE = ".state/params.in_force.json"
 """params.yaml as it was before a run's own assignments, and as they made it."""
@@ -148,7 +148,7 @@ def _edited(file: Path, changes: Iterable[tuple[str, Any]]) -> tuple[str, Params
     yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
     # ruamel would write 5e-05, which YAML 1.1, and so the loader, reads as a text.
     yaml.representer.add_representer(
-        float, lambda r, number: r.represent_scalar("tag:yaml.org,2002:float", _with_a_point(repr(number)))
+        float, lambda r, number: r.represent_scalar("tag:yaml.org,2002:float", with_a_point(repr(number)))
     )
     try:
         wanted = _copy(load_yaml(file, if_missing="run from the repository root"))  # in bounds before ruamel reads it
@@ -270,13 +270,9 @@ def _put(document: Any, dotted: str, value: Any) -> None:
         document.update({key: value, **others})
 
 
-def _with_a_point(number: str) -> str:
-    return number if "." in number else number.replace("e", ".0e")
-
-
 def _value(text: str) -> Any:
     try:
-        return _without_dates(parse_yaml(text))
+        return _without_dates(parse_yaml(with_a_point(text.strip())))
     except ValueError as error:
         raise ConfigError(f"{text!r} is not a YAML value: {error}", where="--set", fix="quote it") from None
 

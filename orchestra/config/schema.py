@@ -21,7 +21,7 @@ from orchestra.config.storage import Storage
 from orchestra.config.synthesis import ExtraFile, ModelWriting
 from orchestra.errors import ConfigError
 from orchestra.files.base_model import base_folder
-from orchestra.files.yaml import keys_of, load_yaml
+from orchestra.files.yaml import keys_of, load_yaml, of_no_point
 from orchestra.types import Category, Split
 
 
@@ -268,10 +268,8 @@ class Grpo(RewardParams, Compute):
     @model_validator(mode="after")
     def _ranks_agree(self) -> Self:
         if self.examples_per_step % self.processes:
-            raise ValueError(
-                f"{self.examples_per_step} examples_per_step cannot be shared by {self.processes} processes in whole "
-                "groups"
-            )
+            said = f"{self.examples_per_step} examples_per_step cannot be shared by"
+            raise ValueError(f"{said} {self.processes} processes in whole groups")
         return self
 
 
@@ -342,7 +340,8 @@ def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:
         if unknown := [key for key, one in found if one["type"] == "extra_forbidden"]:
             raise unknown_keys(unknown, where) from None
         key, first = found[0]
-        raise ConfigError(f"{key}: {first['msg']} (got {first['input']!r:.60})", where=where, fix="fix it") from None
+        fix = of_no_point(f"{first['input']}") if first["type"] == "float_type" else "fix it"
+        raise ConfigError(f"{key}: {first['msg']} (got {first['input']!r:.60})", where=where, fix=fix) from None
     except (TypeError, ValueError, RecursionError) as error:  # a key that is a date, a value within itself
         raise ConfigError(str(error), where=where, fix="fix it") from None
 

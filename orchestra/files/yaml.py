@@ -38,6 +38,7 @@ _PLAIN = {
     "timestamp": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
 }
 """Of what PyYAML reads as more than text, the spellings that mean the same to every reader."""
+_NO_POINT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
 
 
 class _Strict(Composer, SafeConstructor):
@@ -173,6 +174,17 @@ def _is_plain(node: yaml.Node) -> bool:
         return True
     digits = re.split("[eE]", text)[0]
     return math.isfinite(float(text)) and (float(text) != 0 or not (set("123456789-") & set(digits)))
+
+
+def with_a_point(number: str) -> str:
+    """A number such as 1e-4 as the loader reads it, 1.0e-4: to YAML 1.1 it is a text without the point."""
+    return re.sub("[eE]", ".0e", number) if _NO_POINT.fullmatch(number) else number
+
+
+def of_no_point(text: str) -> str:
+    """What to do about a text where a number is wanted: the loader may have read it so for want of a point."""
+    number = with_a_point(text)
+    return "fix it" if number == text else f"write {number}: YAML reads it as a text without the point"
 
 
 def keys_of(raw: Any) -> Iterator[Any]:

@@ -154,7 +154,7 @@ def test_what_a_run_sets_beyond_the_file_goes_with_that_run(file: Path) -> None:
     assert file.read_text() == before.replace("learning_rate: 0.001\n  schedule", "learning_rate: 2.0e-05\n  schedule")
 
 
-@pytest.mark.parametrize("value", ["0.00005", "1.0e-6", "1.5e-07", "0.0001", "5.0"])
+@pytest.mark.parametrize("value", ["0.00005", "1.0e-6", "1.5e-07", "0.0001", "5.0", "1e-4", " 2E-5"])
 def test_a_small_number_is_written_as_the_loader_reads_it(file: Path, value: str) -> None:
     apply(file, [f"grpo.learning_rate={value}"])
     assert load_params(file).grpo.learning_rate == float(value)
