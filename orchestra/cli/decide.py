@@ -8,6 +8,7 @@ import typer
 
 from orchestra.cli.common import hand_over, refuse_unused, workspace
 from orchestra.errors import ConfigError, DataError
+from orchestra.system.environment import nameless
 from orchestra.text import aligned
 
 TRIALS = (1, 2, 4, 8)
@@ -95,9 +96,12 @@ def _answer(version: int | None, by: str | None, reason: str, *, refused: bool =
 
 def _login() -> str:
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # A container may run as a number that no account has.
-        raise ConfigError(f"uid {os.getuid()} has no login", where="--by", fix="--by NAME") from None
+        login = getpass.getuser()
+    except (KeyError, OSError):
+        login = nameless()
+    if login == nameless():  # A container may run as a number that no account has.
+        raise ConfigError(f"uid {os.getuid()} has no login", where="--by", fix="--by NAME")
+    return login
 
 
 def explain(

@@ -5,6 +5,7 @@ import gc
 import io
 import os
 import platform
+import pwd
 import re
 import resource
 import sys
@@ -40,6 +41,8 @@ SWITCHES = {
 
 THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 """Names of this machine that no proxy is asked for."""
+LOGINS = ("LOGNAME", "USER", "LNAME", "USERNAME")
+"""Variables that Python takes the login from, before it looks for the account."""
 SPINS = "2000"
 """Turns of the loop in which a thread of torch waits for another one before it sleeps. By default far more, which
 take the core that the other one needs where both share it or other work runs: steps took up to four times as long."""
@@ -57,6 +60,7 @@ def quiet() -> None:
     # `python -m`, by which commands and stages continue, finds them in the working directory.
     os.environ.pop("PYTHONSAFEPATH", None)
     _ask_this_machine_directly()
+    _name_the_nameless()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal or the log cannot show is spelled out, as on stderr, and ends nothing.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -73,6 +77,24 @@ def _ask_this_machine_directly() -> None:
         hosts = [host for host in (one.strip() for one in told.split(",")) if host]
         told = ",".join(dict.fromkeys([*hosts, *THIS_MACHINE]))
     os.environ.update(no_proxy=told, NO_PROXY=told)
+
+
+def _name_the_nameless() -> None:
+    """Let libraries find a login and a home where a container runs as a number that no account has: they end without.
+
+    The home is Docker's for such a number; nothing is written there.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        if not any(map(os.environ.get, LOGINS)):
+            os.environ[LOGINS[-1]] = nameless()
+        os.environ.setdefault("HOME", "/")
+
+
+def nameless() -> str:
+    """What stands for the login of a user without one. It names nobody."""
+    return f"uid-{os.getuid()}"
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from orchestra.cli.app import app
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl
+from orchestra.system.environment import nameless
 from tests.support.worlds import ROOT, episode
 
 
@@ -39,9 +40,11 @@ def test_a_user_without_a_login_gives_a_name(workspace: Path, monkeypatch: pytes
     def unknown() -> str:
         raise KeyError("getpwuid(): uid not found: 12345")
 
-    monkeypatch.setattr("orchestra.cli.decide.getpass.getuser", unknown)
-    with pytest.raises(ConfigError, match="has no login — --by NAME"):
-        orchestra("approve", "3")
+    # What stands for a login, so that libraries find one, names nobody.
+    for getuser in (unknown, nameless):
+        monkeypatch.setattr("orchestra.cli.decide.getpass.getuser", getuser)
+        with pytest.raises(ConfigError, match="has no login — --by NAME"):
+            orchestra("approve", "3")
 
 
 def test_a_report_that_there_is_none_of_names_those_there_are(workspace: Path) -> None:

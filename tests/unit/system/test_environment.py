@@ -1,6 +1,7 @@
 """The switches that keep every library quiet and offline."""
 
 import gc
+import getpass
 import os
 import platform
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.system.environment import GARBAGE, SPINS, SWITCHES, cores, keep_loaded, machine, quiet
+from orchestra.system.environment import GARBAGE, LOGINS, SPINS, SWITCHES, cores, keep_loaded, machine, nameless, quiet
 from tests.support.endpoint import idle_proxy, serving
 from tests.support.worlds import ROOT
 
@@ -53,6 +54,26 @@ def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     quiet()
     assert os.environ["HF_HUB_OFFLINE"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("told", "home", "login"),
+    [({}, "/", nameless()), ({"HOME": "/srv", "USER": "ada"}, "/srv", "ada")],
+)
+def test_libraries_find_a_home_and_a_login_of_a_user_without_an_account(
+    told: dict[str, str], home: str, login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", *LOGINS):
+        # Set first, so that what `quiet` sets is taken back after the test.
+        monkeypatch.setenv(name, told.get(name, ""))
+        if name not in told:
+            monkeypatch.delenv(name)
+    quiet()
+    assert (str(Path.home()), getpass.getuser()) == (home, login)
 
 
 @pytest.mark.parametrize(
