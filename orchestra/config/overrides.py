@@ -34,7 +34,7 @@ def apply(file: Path, assignments: Sequence[str]) -> list[str]:
     """
     text, _, changed = _edited(file, _assigned(assignments))
     if changed:
-        atomic.write_text(file, text)
+        atomic.edit_bytes(file, text.encode())
     return changed
 
 
@@ -57,7 +57,7 @@ def in_force(root: Path, assignments: Sequence[str]) -> Iterator[list[str]]:
     if changed:
         names = [name for name, _ in changes]
         atomic.write_text(kept, json.dumps({"before": before, "after": after, "names": names}))
-        atomic.write_text(file, after)
+        atomic.edit_bytes(file, after.encode())
     try:
         yield changed
     finally:
@@ -72,7 +72,7 @@ def undo(root: Path) -> None:
     told = json.loads(kept.read_text(encoding="utf-8"))
     now = file.read_text(encoding="utf-8")
     if now == told["after"]:
-        atomic.write_text(file, told["before"])
+        atomic.edit_bytes(file, told["before"].encode())
     elif now != told["before"]:
         # A person edited the file meanwhile: only what still has the value of the run goes back.
         documents = [parse_yaml(text) for text in (told["before"], told["after"], now)]
@@ -82,7 +82,7 @@ def undo(root: Path) -> None:
             old, new, present = (_at(document, name) for document in documents)
             if present == new:
                 back[name] = old
-        atomic.write_text(file, _edited(file, back.items())[0])
+        atomic.edit_bytes(file, _edited(file, back.items())[0].encode())
     kept.unlink()
 
 

@@ -48,7 +48,9 @@ def put_in_force(root: Path, name: str) -> list[str]:
     if not _as_shipped(root, before, text):
         atomic.write_bytes(root / KEPT / f"{before}.yaml", text)
         lines.append(f"params.yaml: profile {before} is kept in {KEPT / before}.yaml")
-    atomic.write_bytes(target, file.read_bytes())
+    # A link to a profile's own file is replaced: what it leads to is to stay that profile.
+    own = any(target.resolve().is_relative_to((root / folder).resolve()) for folder in (SHIPPED, KEPT))
+    (atomic.write_bytes if own else atomic.edit_bytes)(target, file.read_bytes())
     return [*lines, f"params.yaml: profile {name}, from {file.relative_to(root)}"]
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from orchestra.errors import ConfigError
+
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2."""
 CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
@@ -61,6 +63,19 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file, and make the folders above it."""
     with whole_file(path) as partial:
         partial.write_bytes(content)
+
+
+def edit_bytes(path: Path, content: bytes) -> None:
+    """Replace what a person's file holds; where it is a link, it stays, and what it leads to is replaced.
+
+    Raises `ConfigError` where that cannot be: a link may lead to what is another user's.
+    """
+    file = Path(os.path.realpath(path))
+    try:
+        write_bytes(file, content)
+    except OSError as error:
+        fix = "let this user write it and its folder" + (", or put a file in place of the link" if file != path else "")
+        raise ConfigError(f"cannot be written: {error.strerror}", where=str(file), fix=fix) from None
 
 
 def write_private(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """--set: checked edits of params.yaml."""
 
+import errno
 import re
 import shutil
 from collections.abc import Iterator
@@ -37,6 +38,32 @@ def test_comments_and_the_other_lines_stay(file: Path) -> None:
     apply(file, ["sft.seed=17"])
     changed = [(a, b) for a, b in zip(before.splitlines(), file.read_text().splitlines(), strict=True) if a != b]
     assert [b.strip() for _, b in changed] == ["seed: 17"]
+
+
+def test_what_a_link_leads_to_is_edited_and_the_link_stays(file: Path, tmp_path: Path) -> None:
+    kept = shutil.move(file, tmp_path / "kept.yaml")
+    file.symlink_to("kept.yaml")
+    apply(file, ["sft.seed=17"])
+    after = kept.read_text()
+    assert file.is_symlink() and load_params(kept).sft.seed == 17
+    with in_force(tmp_path, ["sft.seed=18"]):
+        assert file.is_symlink() and load_params(kept).sft.seed == 18
+    assert file.is_symlink() and kept.read_text() == after
+
+
+def test_a_link_to_where_nothing_can_be_written_is_one_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = file.with_name("mine.yaml")
+    shutil.move(file, target)
+    file.symlink_to(target)
+
+    def denied(path: Path, content: bytes) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("orchestra.files.atomic.write_bytes", denied)
+    with pytest.raises(
+        ConfigError, match=r"mine\.yaml: cannot be written: Permission denied — .* in place of the link"
+    ):
+        apply(file, ["sft.seed=17"])
 
 
 def test_the_same_value_changes_nothing(file: Path) -> None:

@@ -64,6 +64,19 @@ def test_a_file_of_the_users_own_is_a_profile(root: Path) -> None:
     assert load_params(root / "params.yaml").profile == "mine"
 
 
+def test_a_link_stays_but_no_profile_is_written_over_another(root: Path, tmp_path: Path) -> None:
+    file, mine = root / "params.yaml", tmp_path / "mine.yaml"
+    shutil.move(file, mine)
+    file.symlink_to(mine)
+    put_in_force(root, "qwen3-8b")
+    assert file.is_symlink() and load_params(mine).profile == "qwen3-8b"
+    shipped = root / "models/recipes/qwen3-8b/params.yaml"
+    file.unlink()
+    file.symlink_to(shipped)
+    put_in_force(root, "embedded")
+    assert load_params(file).profile == "embedded" and load_params(shipped).profile == "qwen3-8b"
+
+
 @pytest.mark.parametrize("spoil", ["grpo: {", "profile: another"])
 def test_a_profile_that_is_not_valid_changes_nothing(root: Path, spoil: str) -> None:
     before, file = (root / "params.yaml").read_bytes(), root / "models/recipes/qwen3-8b/params.yaml"
