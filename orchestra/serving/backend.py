@@ -29,7 +29,7 @@ from orchestra.serving.episodes.frames import PromptFrames
 from orchestra.serving.episodes.job import Job
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving
-from orchestra.serving.toolbox import Shelf, ToolChoice, experts, known_tools, preference
+from orchestra.serving.toolbox import Shelf, ToolChoice, experts, known_tools, preference, spelt
 from orchestra.serving.wire.errors import ApiError, bad_request, unsupported
 from orchestra.serving.wire.reply import report
 from orchestra.serving.wire.request import MODEL, ChatRequest
@@ -173,8 +173,8 @@ class Backend:
         """What makes the job; everything but the text of the messages is checked at once."""
         self._check(request)
         check_calls(request.messages)
-        asked, wanted = question(request.messages), request.wanted
-        choice = ToolChoice.of(wanted)
+        asked, wanted = question(request.messages), spelt(request.wanted, self.toolkit.catalogue)
+        choice = ToolChoice.of(wanted, self.toolkit.catalogue)
         self._check_choice(choice, request)
         own = [tool.spec for tool in request.own_tools if tool.function.name not in choice.avoid]
         specs = self._shelf.toolbox(asked, request.domain, self.experts[request.domain is None], choice, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -30,6 +31,11 @@ PREFER = "use {x} if you can."
 """Words for a tool that a caller prefers; the policy was trained on them too."""
 LIKED, CARELESS = 0.5, 0.1
 """A weight above the first is a preference; dollars and seconds that weigh less than the second do not matter."""
+_AGAINST = re.compile(
+    r"(?i)\b(?:no|not|never|none|neither|nor|without|avoid\w*|skip\w*|except\w*|exclud\w*|but|instead|rather|other\w*|"
+    r"leave|leaving|ban|bann\w*|forbid\w*|refus\w*|against|bad|worse|worst)\b|n['\u2019]t\b|\b(?:do|does|wo|ca|should)nt\b"
+)
+"""Wishes with one of these words may be against the expert that they name."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,19 @@ class ToolChoice:
     avoid: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
     """None: all."""
+    named: frozenset[str] = frozenset()
+    """Experts that the user's own words ask for. They are offered; whether one is asked, the policy decides."""
 
     @classmethod
-    def of(cls, wanted: PreferenceSpec) -> ToolChoice:
+    def of(cls, wanted: PreferenceSpec, catalogue: Catalogue | None = None) -> ToolChoice:
+        """Without a `catalogue`, no names are looked for in the words."""
         liked = {name for name, weight in wanted.tools.items() if weight > LIKED}
         allowed = None if wanted.tools_allowed is None else frozenset(wanted.tools_allowed)
-        return cls(frozenset({*wanted.prefer, *liked}), frozenset(wanted.avoid), allowed)
+        words = wanted.words or ""
+        named: Iterable[str] = ()
+        if catalogue is not None and words and not _AGAINST.search(words):
+            named = _named(words, catalogue.names(ToolKind.EXPERT))
+        return cls(frozenset({*wanted.prefer, *liked}), frozenset(wanted.avoid), allowed, frozenset(named))
 
     def allows(self, name: str) -> bool:
         return name not in self.avoid and (self.allowed is None or name in self.allowed)
@@ -64,14 +77,15 @@ FREE = ToolChoice()
 
 
 def experts(catalogue: Catalogue, count: int, choice: ToolChoice = FREE) -> list[str]:
-    """`count` experts: those preferred, the strongest, then the cheapest that cover topics not yet covered, then the
-    cheapest."""
+    """`count` experts: those preferred or else the strongest, those that the words name, then the cheapest that cover
+    topics not yet covered, then the cheapest."""
     names = [name for name in catalogue.names(ToolKind.EXPERT) if choice.allows(name)]
     cost = {name: catalogue.spec(name).call_usd for name in names}
     by_cost = sorted(names, key=lambda name: (cost[name], name))
     chosen = [name for name in names if name in choice.prefer][:count]
     if not chosen:
         chosen = sorted(names, key=lambda name: (-catalogue.strength(name), cost[name]))[:1]
+    chosen += [name for name in names if name in choice.named - {*chosen}][: max(0, count - len(chosen))]
     covered: set[str] = set()
     for name in by_cost:
         topics = {topic for topic in catalogue.topics if catalogue.skill(name, topic) >= DECENT}
@@ -200,6 +214,35 @@ def _weights(tools: tuple[tuple[str, str], ...]) -> dict[str, tuple[tuple[str, f
 
 def _terms(text: str) -> frozenset[str]:
     return frozenset(word.removesuffix("s") for word in words(text))
+
+
+def spelt(wanted: PreferenceSpec, catalogue: Catalogue) -> PreferenceSpec:
+    """The same, with the words as the policy knows them: a kind such as `Cheap!` as `cheap`, and an expert such as
+    `GPT 5` by its name in the toolbox."""
+    words = (wanted.words or "").strip()
+    kind = words.strip(".!").lower()
+    if not words:
+        return wanted
+    if kind in (*STATED, "neutral"):
+        return wanted.model_copy(update={"words": kind})
+    for name, found in _named(words, catalogue.names(ToolKind.EXPERT)).items():
+        words = found.sub(name, words)
+    return wanted.model_copy(update={"words": words or None})
+
+
+def _named(words: str, names: Iterable[str]) -> dict[str, re.Pattern[str]]:
+    """Those of the names that the words hold in any case, with blanks or nothing for hyphens; and how to find each.
+
+    `gpt-5-mini` does not hold `gpt-5`.
+    """
+    found = {}
+    for name in sorted(names, key=len, reverse=True):
+        parts = map(re.escape, re.split(r"[-_ ]|(?<=[a-z]{2})(?=\d)", name))
+        pattern = re.compile(rf"(?i)(?<![\w.-]){'[-_ ]?'.join(parts)}(?![\w-]|\.\w)")
+        words, count = pattern.subn(" ", words)
+        if count:
+            found[name] = pattern
+    return found
 
 
 def preference(wanted: PreferenceSpec) -> Preference:

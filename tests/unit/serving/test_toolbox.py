@@ -8,7 +8,17 @@ import pytest
 
 from orchestra.errors import CallError, ToolError
 from orchestra.serving.episodes.frames import PromptFrames
-from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, Shelf, ToolChoice, _weights, experts, preference, toolbox
+from orchestra.serving.toolbox import (
+    DOMAIN_TOOLS,
+    STATED,
+    Shelf,
+    ToolChoice,
+    _weights,
+    experts,
+    preference,
+    spelt,
+    toolbox,
+)
 from orchestra.serving.wire.errors import ApiError
 from orchestra.serving.wire.messages import ChatMessage
 from orchestra.serving.wire.request import ChatRequest, PreferenceSpec
@@ -75,6 +85,53 @@ def test_named_preferences_use_words_the_policy_was_trained_on() -> None:
         made = preference(PreferenceSpec(words=nothing))
         assert made.words == "" and made.kind == "neutral"
     assert preference(PreferenceSpec(words="please use gpt-5.")).words == "please use gpt-5."
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("Cheap", "cheap"),
+        (" FAST! ", "fast"),
+        ("Neutral.", "neutral"),
+        ("Cheap but right", "Cheap but right"),
+        ("ask GPT-5 Mini first", "ask gpt-5-mini first"),
+        ("gpt5, or else Llama 3.3 70B.", "gpt-5, or else llama-3.3-70b."),
+        ("qwen 2.5 coder 32b", "qwen2.5-coder-32b"),
+        ("my-gpt-5 and gpt-5.5 are others", "my-gpt-5 and gpt-5.5 are others"),
+        ("  ", "  "),
+        (None, None),
+    ],
+)
+def test_words_are_spelt_as_the_policy_knows_them(typed: str | None, told: str | None) -> None:
+    assert spelt(PreferenceSpec(words=typed), catalogue()).words == told
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        ("Please ask qwen3-32b.", {"qwen3-32b"}),
+        ("Claude Opus 4.1 or qwen3 32b, please", {"claude-opus-4.1", "qwen3-32b"}),
+        # Offering what a wish may be against would let the policy call it.
+        ("please do not ask qwen3-32b", set()),
+        ("anything but qwen3-32b", set()),
+        ("I don't trust qwen3-32b", set()),
+        ("keep it cheap", set()),
+    ],
+)
+def test_an_expert_that_the_words_ask_for_is_offered(words: str, more: set[str], tmp_path: Path) -> None:
+    tools, wanted = toolkit(tmp_path), PreferenceSpec(words=words)
+    plain = [spec.name for spec in toolbox(tools, "why?", None, 5)]
+    offered = [spec.name for spec in toolbox(tools, "why?", None, 5, ToolChoice.of(wanted, tools.catalogue))]
+    assert {*offered} - {*plain} == more and len(offered) == len(plain) and offered[0] == plain[0]
+    barred = ToolChoice.of(wanted.model_copy(update={"avoid": sorted(more)}), tools.catalogue)
+    assert not more & {spec.name for spec in toolbox(tools, "why?", None, 5, barred)}
+
+
+def test_a_request_s_words_are_spelt_and_what_they_name_is_offered(tmp_path: Path) -> None:
+    asked = ChatRequest(messages=[ChatMessage(role="user", content="why?")], preference="Ask Claude Opus 4.1.")
+    example = backend(tmp_path).job(asked).example
+    assert example.preference.words == "Ask claude-opus-4.1."
+    assert "claude-opus-4.1" in {spec.name for spec in example.toolbox}
 
 
 @pytest.mark.parametrize(
