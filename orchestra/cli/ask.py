@@ -33,6 +33,9 @@ UrlOption = Annotated[str | None, typer.Option(callback=_address, help="The addr
 def ask(
     question: Annotated[str, typer.Argument(help="The question, in words.")],
     preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
+    prefer: Annotated[list[str] | None, typer.Option(metavar="TOOL", help="Offer this tool, and wish for it.")] = None,
+    avoid: Annotated[list[str] | None, typer.Option(metavar="TOOL", help="Never call this tool.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="TOOL", help="Call no tools but these.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="USD", help="The most dollars to spend.")] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="The most turns; default: rollout.max_turns.")] = None,
     domain: Annotated[str | None, typer.Option(help="Offer this domain's tools, over a copy of its database.")] = None,
@@ -42,10 +45,12 @@ def ask(
     """Ask the served model; print its tool calls, its answer and the bill."""
     from orchestra.serving import client
 
+    parts = {"words": preference, "prefer": prefer, "avoid": avoid, "tools_allowed": only}
+    said = {name: value for name, value in parts.items() if value}
     with while_waiting("the model works"):
         reply = client.ask(
             question,
-            preference,
+            said if prefer or avoid or only else preference,
             budget_usd=None if budget is None else parse_usd(budget, "--budget"),
             max_turns=max_turns,
             domain=domain,

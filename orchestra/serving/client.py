@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,8 @@ from orchestra.text import is_text, one_line, plain
 from orchestra.types import Record
 
 PATH = "/v1/chat/completions"
+Wish = str | Mapping[str, Any]
+"""A preference: its words, or the fields of `orchestra.serving.wire.request.PreferenceSpec`."""
 TIMEOUT_S = GatewayLimits().patience_s
 """Seconds that an answer may take, of a gateway whose settings are not known."""
 CONNECT_S = 10.0
@@ -159,7 +162,7 @@ def patience_s(root: Path, *, own: bool) -> float:
 
 def ask(
     question: str,
-    preference: str | None = None,
+    preference: Wish | None = None,
     *,
     budget_usd: Decimal | None = None,
     max_turns: int | None = None,
@@ -186,7 +189,7 @@ def ask(
 
 async def ask_async(
     question: str,
-    preference: str | None = None,
+    preference: Wish | None = None,
     *,
     budget_usd: Decimal | None = None,
     max_turns: int | None = None,
@@ -230,9 +233,10 @@ def connected(base: str, verify: bool, timeout_s: float = TIMEOUT_S) -> Iterator
 
 
 def _body(
-    question: str, preference: str | None, budget_usd: Decimal | None, max_turns: int | None, domain: str | None
+    question: str, preference: Wish | None, budget_usd: Decimal | None, max_turns: int | None, domain: str | None
 ) -> dict[str, Any]:
-    if not all(map(is_text, (question, preference or "", domain or ""))):
+    wish = preference if isinstance(preference, str) else json.dumps(preference, ensure_ascii=False)
+    if not all(map(is_text, (question, wish, domain or ""))):
         raise ConfigError("half a surrogate pair is no text", where="the request", fix="leave that character out")
     budget = None if budget_usd is None else str(budget_usd)
     optional = {"preference": preference, "budget_usd": budget, "max_turns": max_turns, "domain": domain}

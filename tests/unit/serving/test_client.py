@@ -7,12 +7,15 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from orchestra.cli.app import app
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving import client
 from orchestra.serving.client import Called, _read, ask, ask_async, gateway_url
 from orchestra.serving.releases.state import SERVING, write
 from tests.support.serving_world import backend, reply
+from tests.support.worlds import ROOT
 from tests.unit.rollout.policies.test_vllm import server
 
 
@@ -24,6 +27,32 @@ def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ask("x", root=str(tmp_path))
     monkeypatch.setenv("ORCHESTRA_URL", "http://elsewhere:1/")
     assert gateway_url(tmp_path) == "http://elsewhere:1"
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (["--preference", "cheap"], "cheap"),
+        (["--avoid", "gpt-5", "--avoid", "python"], {"avoid": ["gpt-5", "python"]}),
+        (
+            ["--preference", "be quick", "--prefer", "gpt-5", "--only", "gpt-5"],
+            {"words": "be quick", "prefer": ["gpt-5"], "tools_allowed": ["gpt-5"]},
+        ),
+    ],
+)
+def test_tools_that_a_user_rules_out_are_sent_as_such(
+    options: list[str], sent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def refuse(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        bodies.append(body)
+        return 400, {"error": {"message": "seen", "type": "invalid_request_error"}}
+
+    monkeypatch.chdir(ROOT)
+    with server(refuse) as url:
+        done = CliRunner().invoke(app, ["ask", "why?", *options, "--url", url])
+    assert "seen" in str(done.exception) and bodies[0]["preference"] == sent
 
 
 @pytest.mark.parametrize("url", ["localhost:8800", "ftp://localhost:8800", "//localhost"])
