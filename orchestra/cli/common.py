@@ -99,6 +99,11 @@ def workspace(*, checked: bool = True) -> Path:
             if (state := folder / STATE).is_dir():
                 make_folder(state)  # One of an older version is open.
             return folder
+    without = next((folder for folder in (here, *here.parents) if (folder / "dvc.yaml").is_file()), None)
+    if without is not None:
+        file = without / "params.yaml"
+        what = "the link leads to no file" if file.is_symlink() else "no such file"
+        raise ConfigError(what, where=str(file), fix="git checkout params.yaml")
     raise ConfigError("no workspace here", where=str(here), fix="change into the cloned repository")
 
 

@@ -76,6 +76,14 @@ def test_version(tmp_path: Path) -> None:
     assert orchestra(tmp_path, "--version").stdout == "orchestra 0.1.0\n"
 
 
+def test_a_clone_without_its_parameters_is_told_so(workspace: Path) -> None:
+    (workspace / "docs").mkdir()
+    (workspace / "params.yaml").unlink()
+    assert "params.yaml: no such file — git checkout params.yaml" in refused(workspace / "docs", "run")
+    (workspace / "params.yaml").symlink_to("nowhere")
+    assert "params.yaml: the link leads to no file — git checkout params.yaml" in refused(workspace, "ask", "what?")
+
+
 def test_outside_a_workspace(tmp_path: Path) -> None:
     assert "no workspace here" in error_of(orchestra(tmp_path, "run"))
     for command in ("learn", "synthesize", "status", "stop", "doctor", "up", "monitor"):
