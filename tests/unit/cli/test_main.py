@@ -76,6 +76,14 @@ def test_version(tmp_path: Path) -> None:
     assert orchestra(tmp_path, "--version").stdout == "orchestra 0.1.0\n"
 
 
+def test_another_python_is_told_in_one_line(tmp_path: Path) -> None:
+    # Without the packages of an environment, as the system's Python is.
+    command = [sys.executable, "-S", "-m", "orchestra.cli.main", "status"]
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert "no package pydantic — make setup, then .venv/bin/orchestra" in error_of(done)
+
+
 def test_a_clone_without_its_parameters_is_told_so(workspace: Path) -> None:
     (workspace / "docs").mkdir()
     (workspace / "params.yaml").unlink()
