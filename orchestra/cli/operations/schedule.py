@@ -63,7 +63,11 @@ def sweep(
     ],
 ) -> None:
     """Train and evaluate for every combination of values, in copies of the workspace, and compare them in a table."""
-    workspace()
+    from orchestra.config.overrides import effective, points
+
+    root = workspace()
+    for assignments in points(set_):  # Before Prefect starts, which takes a while.
+        effective(root / "params.yaml", assignments)
     hand_over("flows", "sweep", set=set_)
 
 

@@ -213,6 +213,10 @@ def test_a_backup_names_no_password_of_a_server(workspace: Path) -> None:
     assert "s3cr3t" not in done.stdout
 
 
+def test_a_sweep_refuses_a_wrong_key_before_anything_starts(workspace: Path) -> None:
+    assert "no key grpo.stepz — did you mean grpo.steps?" in refused(workspace, "sweep", "--set", "grpo.stepz=1,2")
+
+
 def test_a_budget_is_an_amount(workspace: Path) -> None:
     assert "--budget" in refused(workspace, "ask", "what?", "--budget", "much")
 
