@@ -59,6 +59,18 @@ def test_a_request_that_runs_here_is_not_begun_again_when_the_clock_jumps(
     assert answers.begin("a", "n", b"x") == b"done"
 
 
+def test_an_answer_is_kept_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a request that never ended, which may be begun again after `RUNNING_S`."""
+    answers, now = Answers(Database(tmp_path / "store.sqlite")), time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert answers.begin("a", "n", b"x") is None
+    answers.finish("a", "n", b"done")
+    now += KEEP_S - 1
+    assert answers.begin("a", "n", b"x") == b"done"
+    now += 2
+    assert answers.begin("a", "n", b"x") is None
+
+
 def test_a_day_s_answers_are_neither_searched_nor_deleted_at_once(tmp_path: Path) -> None:
     database = Database(tmp_path / "store.sqlite")
     answers, said = Answers(database), list[str]()

@@ -115,6 +115,11 @@ def test_a_jump_of_the_clock_neither_locks_a_key_out_nor_opens_it_wide(
     assert 0 < int(caught.value.headers["Retry-After"]) <= 60
 
 
+def test_keys_are_listed_the_oldest_first_whatever_their_ids(keys: Keys) -> None:
+    made = [keys.create(f"team {number}")[0].id for number in range(8)]
+    assert [key.id for key in keys.list()] == made
+
+
 def test_the_operator_s_key_is_private(keys: Keys, tmp_path: Path) -> None:
     assert own_key(tmp_path) is None
     for _ in range(2):

@@ -137,6 +137,16 @@ def test_waiting_for_others_ends_after_some_seconds(budgets: list[KeyBudget], mo
     asyncio.run(go())
 
 
+def test_nobody_waits_for_a_call_that_fits_or_that_no_end_makes_fit(budgets: list[KeyBudget]) -> None:
+    async def go() -> None:
+        with budgets[0].hold(4 * CENT):
+            for worst_usd in (6 * CENT, 11 * CENT):
+                async with asyncio.timeout(spending.ROOM_S / 2):
+                    await budgets[1].room(worst_usd)
+
+    asyncio.run(go())
+
+
 def test_a_request_that_paid_waits_longer(budgets: list[KeyBudget], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spending, "ROOM_S", 0.05)
 
@@ -183,7 +193,7 @@ def test_nobody_is_told_to_wait_for_a_period_that_never_comes(period: Period, tm
     key, _ = Keys(store).create("team", budget_usd=CENT, period=period)
     with pytest.raises(BudgetError, match="a larger budget") as gone, KeyBudget(store, key.id).hold(2 * CENT):
         pass
-    assert ("next period" in str(gone.value)) == (period != "total")
+    assert ("next period" in str(gone.value)) == (period != "total") and "held" not in str(gone.value)
 
 
 @pytest.mark.parametrize(
