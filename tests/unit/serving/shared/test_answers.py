@@ -105,6 +105,14 @@ def test_a_day_s_answers_are_neither_searched_nor_deleted_at_once(tmp_path: Path
     assert not any(plan.startswith("SCAN") for plan in plans), plans
 
 
+def test_a_call_goes_on_for_its_owner_and_after_its_messages_only(tmp_path: Path) -> None:
+    calls = Calls(Database(tmp_path / "store.sqlite"))
+    call_id = calls.remember("a", "d", [1, 70_000])
+    assert calls.recall("a", call_id, "d") == [1, 70_000]
+    for asked in (("b", call_id, "d"), ("a", call_id, "e"), ("a", "call_0", "d")):
+        assert calls.recall(*asked) is None
+
+
 def test_calls_of_a_day_are_not_deleted_at_once(tmp_path: Path) -> None:
     database = Database(tmp_path / "store.sqlite")
     long_ago = time.time() - CALLS_KEEP_S - 10
