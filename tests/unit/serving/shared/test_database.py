@@ -1,5 +1,8 @@
 """A store that cannot be used for a while: every path says so as OpenAI would, and goes on afterwards."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,27 @@ def test_a_full_disk_leaves_no_half_change(tmp_path: Path) -> None:
         store.execute(ADD, ("third", b"x" * 100_000))
     with database.look() as store:
         assert [row[0] for row in store.execute("SELECT id FROM calls")] == ["third"]
+
+
+def test_a_change_that_read_before_it_writes_waits_for_another_gateways(tmp_path: Path) -> None:
+    """Else both would pass a check of what is left, and the later one would fail or write over the other's."""
+    one, other = (Database(tmp_path / STORE) for _ in range(2))
+    begun, seen = threading.Event(), list[int]()
+
+    def spend(database: Database, name: str) -> None:
+        with database.change() as store:
+            seen.append(store.execute("SELECT count(*) FROM calls").fetchone()[0])
+            begun.set()
+            time.sleep(0.2)
+            store.execute(ADD, (name, b""))
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(spend, one, "first")
+        begun.wait(5)
+        second = threads.submit(spend, other, "second")
+        first.result()
+        second.result()
+    assert seen == [0, 1]
 
 
 def test_looking_fails_as_a_change_does(tmp_path: Path) -> None:
