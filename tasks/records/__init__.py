@@ -1,1 +1,1 @@
-"""Records of operations in MLflow: releases, checkpoints, and the traces of requests."""
+"""Records of operations: releases, traces, verdicts, metrics; what is shared with other machines or may be deleted."""
