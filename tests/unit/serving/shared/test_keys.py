@@ -71,6 +71,15 @@ def test_what_is_no_key_is_401(keys: Keys, said: str) -> None:
     assert caught.value.status == 401 and caught.value.code == "invalid_api_key"
 
 
+def test_a_valid_key_s_id_with_another_secret_opens_nothing(keys: Keys) -> None:
+    secret = keys.create("team")[1]
+    guessed = secret[:-1] + ("B" if secret.endswith("A") else "A")
+    assert keys.opens(secret) and not keys.opens(guessed)
+    with pytest.raises(ApiError, match="not valid") as caught:
+        keys.admit(f"Bearer {guessed}")
+    assert caught.value.status == 401 and keys.list()[0].requests == 0
+
+
 def test_a_rate_is_the_key_s_own(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
