@@ -245,6 +245,21 @@ def test_nobody_gets_the_answer_of_a_shadow(tmp_path: Path) -> None:
     talk(gateway, work)
 
 
+def test_a_shadow_copies_its_share_of_the_requests(tmp_path: Path) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path), mode="shadow", share=0.3)
+
+    async def work(ask: Ask) -> None:
+        for number in range(16):
+            await ask(f"what is {number}+1?")
+            await asyncio.sleep(0.02)
+
+    talk(gateway, work)
+    assert gateway.traffic is not None
+    arms = gateway.traffic._samples.arms()
+    assert 1 <= arms["candidate"].requests == arms["champion"].requests <= 10
+    assert math.exp(arms["candidate"].log_seconds.mean) < 60  # Of the answer, not by the clock of the machine.
+
+
 def test_a_shadow_keeps_to_its_dollars_and_leaves_traces_of_its_own(tmp_path: Path) -> None:
     gateway = tried(tmp_path, candidate(tmp_path), mode="shadow", share=1.0, shadow_usd=1e-3)
 
