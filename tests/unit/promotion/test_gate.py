@@ -209,8 +209,8 @@ def pair(generator: np.random.Generator, gain: float, ratio: float, count: int =
         dollars = factor * size * generator.lognormal(0, 0.6, count)
         made.append(
             {
-                f"e{n}": Result.model_construct(solved=float(s), cost_usd=float(c), latency_s=1.0)
-                for n, (s, c) in enumerate(zip(solved, dollars, strict=True))
+                f"e{n}": Result(solved=s, cost_usd=c, latency_s=1.0)
+                for n, (s, c) in enumerate(zip(solved.astype(float).tolist(), dollars.tolist(), strict=True))
             }
         )
     return made[0], made[1]
@@ -329,7 +329,7 @@ def test_by_utility_of_a_thousand_twins_no_more_than_stated_pass() -> None:
         ours, theirs = pair(generator, 0.0, 1.0)
         both = [
             {
-                key: Result.model_construct(
+                key: Result(
                     solved=one.solved, cost_usd=one.cost_usd, latency_s=1.0, utility=one.solved - 10 * one.cost_usd
                 )
                 for key, one in found.items()
