@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring import drift as drifting
-from monitoring.drift import LEVEL, MIN_EPISODES, WINDOW, Sample, alike, drift, sample
+from monitoring.drift import CHECKS_A_MONTH, LEVEL, MIN_EPISODES, TESTS, WINDOW, Sample, alike, drift, sample
+from monitoring.spending import PER_SOLVED
 from orchestra.serving.records.telemetry import Telemetry
 from orchestra.serving.releases import vllm
 from tests.support.worlds import ROOT, episode
@@ -85,6 +86,13 @@ def test_the_evaluated_are_compared_in_the_shares_that_are_served(
 def test_steady_traffic_raises_no_alarm() -> None:
     """300 windows without overlap: checks of a running server see each window many times."""
     assert [signal for seed in range(1, 301) for signal in drift(USUAL, traffic(seed))] == []
+
+
+def test_every_test_has_its_share_of_the_error_level() -> None:
+    """One that is added without a share would raise more false alarms a month than stated."""
+    worse = traffic(1, mix=(0.02, 0.97, 0.01, 0.0), usd=2, seconds=2, answered=0.5, parsed=0.5, failed=0.5)
+    told = {signal.name for signal in drift(USUAL, worse)} | {PER_SOLVED}
+    assert len(told) == TESTS and LEVEL * TESTS * CHECKS_A_MONTH <= 1 + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_a_model_is_kept_when_the_steps_after_it_were_good_and_outlives_its_chec
     assert same(model, tiny_model(2))
 
 
+def test_of_two_that_a_kill_left_the_later_one_is_kept(tmp_path: Path) -> None:
+    """The kill came after the new one was in its place and before the one before it was removed."""
+    for step in (9, 10):
+        (tmp_path / f"good-{step}").mkdir()
+    assert BestCheckpoint(tmp_path, after=1).last() == (10, tmp_path / "good-10")
+
+
 def test_a_model_followed_by_bad_steps_is_not_kept(tmp_path: Path) -> None:
     good = BestCheckpoint(tmp_path, after=10)
     good.propose(saved(tmp_path, 20, 1))
