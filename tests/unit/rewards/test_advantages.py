@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestra.config.reward import PUBLISHED, RewardParams
 from orchestra.errors import ConfigError
-from orchestra.rewards.advantages import Normalise, advantages
+from orchestra.rewards.advantages import Group, Normalise, advantages, step_advantages
 from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.types import Preference
 from tests.support.worlds import episode
@@ -147,6 +147,16 @@ def test_a_homogeneous_group_carries_no_advantage(values: list[float], min_std: 
     assert any(found) == (std > min_std)
     if any(found):
         assert sum(found) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_group_that_teaches_nothing_stays_at_0_where_the_step_is_normalised() -> None:
+    """The mean of the others is not 0 here, since the failed one was lowered to the least of the solved ones."""
+    weighed, shape = {"outcome": 1.0, "compute": 5.0}, RewardParams(among="solved", batch_normalise=True)
+    costly = Reward(1.0, {"outcome": 1.0, "compute": 0.0})
+    groups = [Group([Reward(6.0, {"outcome": 1.0, "compute": 5.0}), costly, Reward(0.0, {})], weighed)]
+    groups.append(Group([costly] * 3, weighed))
+    found = step_advantages(groups, min_std=0.01, clip=WIDE, normalise="normalise_then_sum", shape=shape)
+    assert found[1] == [0.0, 0.0, 0.0] and sum(found[0]) == pytest.approx(0, abs=1e-9) and any(found[0])
 
 
 def test_one_known_reward_is_no_group() -> None:
