@@ -159,6 +159,23 @@ def test_a_group_that_teaches_nothing_stays_at_0_where_the_step_is_normalised() 
     assert found[1] == [0.0, 0.0, 0.0] and sum(found[0]) == pytest.approx(0, abs=1e-9) and any(found[0])
 
 
+def test_shares_weigh_the_mean_of_a_part_that_solved_ones_alone_have() -> None:
+    """Shares of the solved ones do not add up to 1: ½ · 1 + ¼ · ½ over ¾ is 0.833, and their deviation is 0.354."""
+    rewards = [Reward(1.0, {"compute": 1.0}), Reward(0.5, {"compute": 0.5}), Reward(0.0, {})]
+    group = Group(rewards, {"compute": 1.0}, shares=(0.5, 0.25, 0.25))
+    shape = RewardParams(among="solved")
+    found = step_advantages([group], min_std=0, clip=WIDE, normalise="normalise_then_sum", shape=shape)
+    assert found[0] == pytest.approx([0.7071, -0.7071, -0.7071], abs=1e-3)
+
+
+def test_a_group_whose_every_part_is_alike_is_left_out_whatever_its_sum() -> None:
+    rewards = [Reward(1.005, {"outcome": 1.0, "compute": 0.005}), Reward(1.0, {"outcome": 1.0, "compute": 0.0})]
+    weighed, shape = {"outcome": 1.0, "compute": 1.0}, RewardParams(homogeneity="part")
+    for min_std, left_out in ((0.01, True), (0.001, False)):
+        found = advantages(rewards, weighed, min_std=min_std, clip=WIDE, shape=shape)
+        assert (found == [0.0, 0.0]) == left_out
+
+
 def test_one_known_reward_is_no_group() -> None:
     assert advantages([Reward(3.0, {}), Reward(None, {})], min_std=0, clip=3) == [0.0, 0.0]
 
