@@ -1,12 +1,14 @@
 """Writes that are whole: what reaches the disk in which order, and what a kill between two steps leaves."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +114,7 @@ def can_exchange(folder: Path) -> bool:
             made.rmdir()
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch, write: Callable[[], None]) -> list[str]:
+def recorded(monkeypatch: pytest.MonkeyPatch, write: Callable[[], object]) -> list[str]:
     """What `write` asks of the system, in order: names of what is flushed, and the renames."""
     calls: list[str] = []
 
@@ -128,8 +130,13 @@ def recorded(monkeypatch: pytest.MonkeyPatch, write: Callable[[], None]) -> list
         calls.append(f"exchange with {other.name}")
         return real(one, other)
 
+    def rmtree(folder: Path, real: Callable[..., None] = shutil.rmtree, **options: Any) -> None:
+        calls.append("remove")
+        real(folder, **options)
+
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
     monkeypatch.setattr(atomic, "_exchange", exchange)
     write()
     # A partial name is random.
@@ -161,6 +168,18 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
     assert recorded(monkeypatch, write) == [*inside, "rename to set", f"flush {tmp_path.name}"]
     again = recorded(monkeypatch, write)
     assert [call for call in again if call.startswith("exchange")] == ["exchange with set"]
+    if can_exchange(tmp_path):  # The old one stays until the disk knows the new one by its name.
+        assert again[len(inside) :] == [
+            "exchange with set",
+            f"flush {tmp_path.name}",
+            "remove",
+            f"flush {tmp_path.name}",
+        ]
+
+
+def test_a_secret_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = recorded(monkeypatch, lambda: atomic.private_once(tmp_path / "key", "s"))
+    assert calls == [".partial", f"flush {tmp_path.name}"]
 
 
 def test_a_private_file_takes_no_mode_of_the_one_before(tmp_path: Path) -> None:
