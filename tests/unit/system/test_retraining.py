@@ -238,7 +238,8 @@ def test_a_run_of_a_container_that_is_gone_blocks_nothing(tmp_path: Path) -> Non
 
 def test_a_run_that_answers_several_is_paid_once_and_last_months_do_not_count(tmp_path: Path) -> None:
     asked(tmp_path, PRICE, DRIFT)
-    taken(tmp_path, "old", usd="9", days_ago=40, answered=False)
+    for days_ago in (40, 365):  # The month before the last, and this month of last year.
+        taken(tmp_path, f"{days_ago} days ago", usd="9", days_ago=days_ago, answered=False)
     taken(tmp_path, "new", usd="4", answered=False)
     assert month_left(tmp_path, RULES) == 6
 

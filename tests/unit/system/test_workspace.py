@@ -12,7 +12,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, ServiceError
 from orchestra.system import workspace
 from orchestra.system.workspace import (
     CERTIFICATES,
@@ -159,3 +159,16 @@ def test_what_comes_after_a_run_is_done_when_its_lock_is_free_however_it_ends(tm
     assert done == [True]
     after_run(tmp_path, look)
     assert done == [True, True], "without a lock there is nothing to wait for"
+
+
+def test_the_lock_is_held_alone_and_its_file_names_its_holder_alone(tmp_path: Path) -> None:
+    (tmp_path / LOCK).parent.mkdir()
+    (tmp_path / LOCK).write_text("99999999")  # A run that ended.
+    with locked(tmp_path), (tmp_path / LOCK).open() as file:
+        assert file.read() == str(os.getpid())
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    with (tmp_path / LOCK).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ServiceError, match=f"a run with pid {os.getpid()} works in this workspace"):
+            locked(tmp_path).__enter__()
