@@ -255,9 +255,9 @@ def mean(values: Iterable[float]) -> float:
     return sum(every) / len(every)
 
 
-def line(name: str, outcomes: Sequence[Outcome], unit: Unit, kinds: Sequence[str] = KINDS) -> str:
+def line(name: str, outcomes: Sequence[Outcome], unit: Unit) -> str:
     """Accuracy, cents, seconds, calls, and the utility of each kind of user."""
-    worth = [mean(utility(one, weighed(kind, "", (), ()), unit) for one in outcomes) for kind in kinds]
+    worth = [mean(utility(one, weighed(kind, "", (), ()), unit) for one in outcomes) for kind in KINDS]
     told = [
         f"{100 * mean(bool(one.solved) for one in outcomes):.1f}",
         f"{100 * mean(one.cost_usd for one in outcomes):.2f}",

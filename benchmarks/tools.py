@@ -11,9 +11,9 @@ from benchmarks.command import Row, measured, run_benchmark, usage
 PREFIX = "tools_"
 
 
-def pieces(folder: Path = Path(__file__).parent) -> list[str]:
+def pieces() -> list[str]:
     """Names of the pieces beside this file; each is a module with `rows() -> list[Row]`."""
-    return sorted(path.stem.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*.py"))
+    return sorted(path.stem.removeprefix(PREFIX) for path in Path(__file__).parent.glob(f"{PREFIX}*.py"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
