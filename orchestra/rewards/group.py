@@ -21,7 +21,8 @@ class Reward:
     value: float | None
     """None: left out of the group (infrastructure failed, or filtered), never a 0."""
     parts: dict[str, float]
-    """Weighted, normalised features by name: outcome, compute, latency, tool:<name>; they add up to the value."""
+    """Weighted, normalised features, which add up to the value. By name: outcome, compute, latency, limit, further
+    parts, and tool:, share:, use: or avoid: with a tool's name (`grpo.liked`)."""
     reason: str = ""
     """Why the value is None or 0."""
 
