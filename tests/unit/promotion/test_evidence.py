@@ -95,3 +95,11 @@ def test_utilities_of_which_it_is_not_known_what_was_earned_are_left_out() -> No
 def test_a_percentile_is_a_value_that_occurred() -> None:
     assert [percentile([3.0, 1.0, 2.0], share) for share in (0.3, 0.5, 0.95)] == [1.0, 2.0, 3.0]
     assert percentile([], 0.95) is None
+
+
+def test_a_result_of_an_example_that_is_no_more_has_no_utility() -> None:
+    """A champion was measured on other held-out data: the gate says so, and nothing fails before it."""
+    of = worth({f"e{n}": example(f"e{n}") for n in range(4)}, STRONGEST)
+    less = worth({"e0": example("e0")}, STRONGEST[:1])
+    assert of is not None and less is not None
+    assert utilities(less.reckoned(results(attempts([True] * 4), of))).keys() == {"e0"}

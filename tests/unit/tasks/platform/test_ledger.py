@@ -43,6 +43,15 @@ def test_a_stage_logs_what_it_spent_itself_and_the_stages_add_up_to_the_run(
     assert told["cost/total_usd"] == float(LedgerTail(tmp_path, "r").take())
 
 
+def test_outside_of_a_run_and_of_a_job_a_stage_books_in_the_folder_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ORCHESTRA_JOB", "ORCHESTRA_LEDGER"):
+        monkeypatch.delenv(name, raising=False)
+    book(open_budget(Stage("grpo", load_params(ROOT / "params.yaml"), tmp_path), tmp_path / "mine"), "3")
+    assert [file.relative_to(tmp_path) for file in tmp_path.rglob("*.jsonl")] == [Path("mine/ledger.jsonl")]
+
+
 def test_a_job_of_a_scheduler_has_one_ledger_and_one_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its runs and, outside of them, the stages that torchrun starts."""
     params = load_params(ROOT / "params.yaml")
