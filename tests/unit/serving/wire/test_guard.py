@@ -170,6 +170,19 @@ def test_a_long_body_is_refused_before_it_is_read(port: int) -> None:
     assert b" 413 " in said.splitlines()[0] and b"too_large" in said
 
 
+@pytest.mark.parametrize(("version", "headers"), [("1.1", ["Content-Length: 5"]), ("1.0", [])])
+def test_a_body_whose_end_is_stated_in_two_ways_is_refused_and_nothing_behind_it_read(
+    port: int, version: str, headers: list[str]
+) -> None:
+    """A proxy before the gateway may have taken what follows for a part of the body, and checked none of it."""
+    body = json.dumps(ASKED).encode()
+    first = head(port, "Transfer-Encoding: chunked", *headers).replace(b"HTTP/1.1", f"HTTP/{version}".encode())
+    behind = f"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+    with connected(port, first + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) + behind) as connection:
+        said = heard(connection)
+    assert b" 400 " in said.splitlines()[0] and said.count(b"HTTP/1.1 ") == 1, said
+
+
 def test_a_body_without_an_end_is_refused_at_its_limit(port: int) -> None:
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     sent = 0
