@@ -170,6 +170,16 @@ def test_a_long_body_is_refused_before_it_is_read(port: int) -> None:
     assert b" 413 " in said.splitlines()[0] and b"too_large" in said
 
 
+@pytest.mark.parametrize("name", ["Origin", "Authorization"])
+def test_a_header_that_decides_who_may_ask_stands_once(port: int, name: str) -> None:
+    """A proxy before the gateway may have checked the other."""
+    value = {"Origin": f"http://127.0.0.1:{port}", "Authorization": "Bearer x"}[name]
+    twice = [f"{name}: {value}"] * 2
+    with connected(port, head(port, *twice, "Content-Length: 2", "Connection: close") + b"{}") as connection:
+        said = heard(connection)
+    assert f"the header {name.lower()} stands twice".encode() in said, said
+
+
 @pytest.mark.parametrize(("version", "headers"), [("1.1", ["Content-Length: 5"]), ("1.0", [])])
 def test_a_body_whose_end_is_stated_in_two_ways_is_refused_and_nothing_behind_it_read(
     port: int, version: str, headers: list[str]
