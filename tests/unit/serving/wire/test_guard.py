@@ -170,6 +170,12 @@ def test_a_long_body_is_refused_before_it_is_read(port: int) -> None:
     assert b" 413 " in said.splitlines()[0] and b"too_large" in said
 
 
+def test_a_request_that_reads_has_no_body(port: int) -> None:
+    """Whoever does not expect one takes it for the next request."""
+    reply = httpx.request("GET", f"http://127.0.0.1:{port}/v1/models", json=ASKED)
+    assert reply.status_code == 400 and "has no body" in reply.text
+
+
 @pytest.mark.parametrize("name", ["Origin", "Authorization"])
 def test_a_header_that_decides_who_may_ask_stands_once(port: int, name: str) -> None:
     """A proxy before the gateway may have checked the other."""
