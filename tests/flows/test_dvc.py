@@ -15,7 +15,17 @@ from dvc.repo import Repo
 
 from orchestra.errors import ConfigError
 from tasks.platform import dvc
-from tasks.platform.dvc import ChangedDuringRun, StageCapped, StageError, StageKilled, hashes, repro, stage_env, stages
+from tasks.platform.dvc import (
+    ChangedDuringRun,
+    StageCapped,
+    StageError,
+    StageKilled,
+    _failure,
+    hashes,
+    repro,
+    stage_env,
+    stages,
+)
 from tests.support.worlds import ROOT
 
 DVC_YAML = """
@@ -119,6 +129,13 @@ def test_a_stage_ended_by_a_signal_may_be_retried(root: Path) -> None:
     with pytest.raises(StageKilled, match="first: ended by a signal") as caught:
         run(root, "first")
     assert caught.value.retryable and not (root / "first.txt").exists()
+
+
+@pytest.mark.parametrize(("code", "killed"), [(-9, True), (137, True), (143, True), (1, False), (128, False)])
+def test_a_signal_is_told_from_a_failure_by_the_exit_code_that_dvc_names(code: int, killed: bool) -> None:
+    """A shell adds 128 to the signal that ended its child, such as that of a machine without memory."""
+    said = f"ERROR: failed to reproduce 'first': failed to run: exec python step.py, exited with {code}"
+    assert isinstance(_failure("first", 255, [said]), StageKilled) == killed
 
 
 def test_outputs_that_cannot_be_linked_are_outputs_that_cannot_be_written(root: Path) -> None:
@@ -316,8 +333,16 @@ def test_what_changes_while_a_stage_runs_is_not_recorded_as_its_inputs(root: Pat
 
 def test_a_first_run_whose_parameters_change_leaves_no_record(root: Path) -> None:
     (root / "step.py").write_text(WAITING)
+    others = root / ".dvc/cache/runs/ab/abcd/ef"
+
+    def edit() -> None:
+        (root / "params.yaml").write_text("first: 2\nmiddle: 1\n")
+        others.parent.mkdir(parents=True)
+        others.write_text("cmd: of another workspace that shares the cache\n")
+
     with pytest.raises(ChangedDuringRun):
-        run_while(root, "first", lambda: (root / "params.yaml").write_text("first: 2\nmiddle: 1\n"))
+        run_while(root, "first", edit)
+    assert [one for one in (root / ".dvc/cache/runs").rglob("*") if one.is_file()] == [others]
     assert hashes(root, "first").outputs == {} and stages(root)["first"] == ["it has not run yet"]
     assert (root / "first.txt").read_text() == "1"
     assert run(root, "first")[0] == "ran" and (root / "first.txt").read_text() == "2"
