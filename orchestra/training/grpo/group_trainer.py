@@ -65,8 +65,7 @@ def trainer_class() -> Any:
             TRL takes each rank's own mean, and ranks average what they get: one with few tokens, or none, would count
             as much as the others.
             """
-            weight = self.args.entropy_coef
-            if weight and self.accelerator.num_processes > 1:
+            if self.accelerator.num_processes > 1 and (weight := self.rounds.settings.entropy):
                 own = learns.sum().float()
                 every = self.accelerator.reduce(own.clone(), reduction="sum")
                 self.entropy_coef = float(weight * self.accelerator.num_processes * own / every.clamp(min=1.0))
