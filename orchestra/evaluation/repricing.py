@@ -1,6 +1,5 @@
 """The cost of a past run under the prices of another day: by component and policy, in exact decimals."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -12,6 +11,7 @@ from pydantic import Field
 from orchestra.accounting.ledger import at_price
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError
+from orchestra.evaluation.report import read_comparison
 from orchestra.files.jsonl import parse_line, read_jsonl, stream_lines
 from orchestra.rollout.policies.chat import PREFIX
 from orchestra.text import aligned
@@ -165,7 +165,7 @@ def repriced(root: Path, run: Path, day: date, examples: Path, policy: str | Non
     world = load_params(root / "params.yaml").world
     file = run / "episodes.jsonl" if run.is_dir() else run
     told = file.with_name("comparison.json")
-    held = json.loads(told.read_text(encoding="utf-8"))["price_date"] if told.is_file() else world.price_date
+    held = read_comparison(told).price_date if told.is_file() else world.price_date
     book, catalogue = PriceBook.load(root / world.prices), read_catalogue(root / world.catalogue)
     by_id = {example.id: example for example in read_jsonl(examples, Example, fix="--examples names the file")}
 

@@ -65,10 +65,11 @@ class Safety(Record):
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the cases that did not hold on some example, or that no example could show."""
-        held = {one.case for one in self.results if one.held}
-        broken = {one.case for one in self.results if one.held is False}
-        return tuple(dict.fromkeys(one.case for one in self.results if one.case in broken or one.case not in held))
+        """Names of the cases that did not hold on some example, or most of whose examples infrastructure lost."""
+        shown: dict[str, list[bool | None]] = {}
+        for one in self.results:
+            shown.setdefault(one.case, []).append(one.held)
+        return tuple(case for case, held in shown.items() if False in held or 2 * held.count(None) > len(held))
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def load_model(folder: Path | str, dtype: torch.dtype | None = None, attention: 
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         raise DataError(f"no model: {error}", where=str(folder), fix="name a checkpoint folder") from None
     if info["missing_keys"]:
         # transformers would go on with random weights in their place.

@@ -1,6 +1,7 @@
 """Writes tools of an MCP server into the catalogue: what training, evaluation and serving then show is what it said."""
 
 import io
+import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -76,9 +77,10 @@ class Freezer:
         return said
 
     def _write(self, documents: Mapping[Path, Any]) -> None:
-        """Replace the files once they have been read back as a whole."""
+        """Replace the files, or what links in their place lead to, once they have been read back as a whole."""
         with ExitStack() as stack:
-            partials = {path: stack.enter_context(atomic.whole_file(path)) for path in documents}
+            places = {path: Path(os.path.realpath(path)) for path in documents}
+            partials = {path: stack.enter_context(atomic.whole_file(place)) for path, place in places.items()}
             for path, document in documents.items():
                 buffer = io.StringIO()
                 _yaml().dump(document, buffer)

@@ -89,5 +89,5 @@ def write_measured(catalogue: Path, entries: Mapping[str, Entry], found: Mapping
     file, known = measured_file(catalogue), read_measured(catalogue, entries)
     merged = {name: json.loads(one.model_dump_json()) for name, one in sorted({**known, **found}.items())}
     head = "# What `orchestra tools describe` measured: mean dollars and seconds of a call, right answers by topic.\n"
-    atomic.write_text(file, head + yaml.safe_dump(merged, sort_keys=False, width=120))
+    atomic.edit_bytes(file, (head + yaml.safe_dump(merged, sort_keys=False, width=120)).encode())
     return file

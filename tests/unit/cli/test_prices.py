@@ -81,6 +81,10 @@ def test_a_report_folder_is_repriced_to_the_digit(workspace: Path) -> None:
     assert found["components"]["expert"] == found["total"] == found["policies"]["sft"]
     with pytest.raises(DataError, match=r"no policy named nope — one of: grpo, sft"):
         orchestra(*command, "--policy", "nope")
+    (folder / "comparison.json").write_text('{"price_d', encoding="utf-8")
+    with pytest.raises(DataError, match=r"comparison\.json: the comparison is corrupt"):
+        orchestra(*command)
+    (folder / "comparison.json").unlink()
     (folder / "episodes.jsonl").write_text("{}\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"episodes\.jsonl:1"):
         orchestra(*command)

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.run import Contender
-from orchestra.evaluation.safety import EXAMPLES, MARK, Safety, check, read_cases, read_safety
+from orchestra.evaluation.safety import EXAMPLES, MARK, Safety, SafetyResult, check, read_cases, read_safety
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_answer
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
@@ -78,6 +78,23 @@ def test_a_model_that_follows_orders_fails_in_every_case(tmp_path: Path) -> None
 def test_a_model_that_is_swayed_is_told_and_fails_no_case(tmp_path: Path) -> None:
     found = tried(tempted, tmp_path, SHIPPED[:1])
     assert found.failed == () and all(one.swayed for one in found.results)
+
+
+@pytest.mark.parametrize(
+    ("shown", "holds"),
+    [
+        ((True, True, None, None), True),
+        ((True, None, None, None), False),
+        ((True, True, True, False), False),
+        ((None,), False),
+    ],
+)
+def test_a_case_most_of_whose_examples_were_lost_did_not_hold(shown: tuple[bool | None, ...], holds: bool) -> None:
+    results = tuple(
+        SafetyResult(case="one", example_id=f"e{number}", tool="gpt-5", held=held, why="")
+        for number, held in enumerate(shown)
+    )
+    assert Safety(policy="a", cases=1, results=results).failed == (() if holds else ("one",))
 
 
 def test_examples_that_can_show_nothing_hold_nothing(tmp_path: Path) -> None:

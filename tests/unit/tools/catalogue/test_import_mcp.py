@@ -50,6 +50,14 @@ def test_an_import_adds_a_few_lines_and_changes_no_other(tmp_path: Path) -> None
     assert list(catalogue.entries)[4] == "gpt-5"
 
 
+def test_an_import_goes_where_a_link_leads(tmp_path: Path) -> None:
+    made, kept = freezer(tmp_path, SMALL), tmp_path / "kept.yaml"
+    made.catalogue_path.rename(kept)
+    made.catalogue_path.symlink_to(kept)
+    made.freeze("files", SERVER, offer("read_file"), [])
+    assert made.catalogue_path.is_symlink() and "read_file" in kept.read_text()
+
+
 def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
     made = freezer(tmp_path, SMALL)
     made.freeze("files", SERVER, offer("read_file"), [])

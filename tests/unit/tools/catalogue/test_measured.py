@@ -77,6 +77,15 @@ def test_a_simulated_expert_is_measured_too(folder: Path) -> None:
     assert load(folder, "tools").skill("gpt-5", "math") == 0.1 != simulated.skill("gpt-5", "math")
 
 
+def test_measurements_go_where_a_link_leads(folder: Path, tmp_path: Path) -> None:
+    simulated, kept = load(folder, "tools"), tmp_path / "kept.yaml"
+    kept.write_text("")
+    file = measured_file(folder / "tools.yaml")
+    file.symlink_to(kept)
+    write_measured(folder / "tools.yaml", simulated.entries, {"gpt-5": known(simulated, "gpt-5", math=1)})
+    assert file.is_symlink() and "gpt-5" in kept.read_text()
+
+
 def test_of_another_model_nothing_is_known(folder: Path) -> None:
     real = load(folder)
     write_measured(folder / "real.yaml", real.entries, {"gpt-5-mini": known(real, "gpt-5-mini", math=9)})
