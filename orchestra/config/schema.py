@@ -210,7 +210,7 @@ class Grpo(RewardParams, Compute):
     entropy: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Weight of an entropy bonus on the tokens that learn, so that exploring goes on."""
     advantage_clip: Factor
-    """Largest size of an advantage."""
+    """Largest size of an advantage, before `branch.mean_of` and `branch.entropy` change it."""
     min_group_std: Annotated[float, Field(ge=0, le=1e6)]
     """Homogeneity filter: groups whose reward std is below it carry no advantage."""
     malformed: Literal["zero", "drop"]

@@ -15,6 +15,8 @@ PORT = 29500
 """Where the ranks find each other on the first machine."""
 MOUNT = "/workspace"
 """Where pods see the workspace."""
+LONGEST_NAME = 45
+"""Characters of a TrainJob's name: the names of its pods, of at most 63, begin with it."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,9 @@ def train_job(params: Params, machines: Machines, pod: Pod) -> str:
 
 
 def job_name(params: Params, stage: str) -> str:
-    return f"orchestra-{params.profile}-{stage}".replace(".", "-").replace("_", "-").lower()
+    """A name within `LONGEST_NAME` characters, of those that Kubernetes takes."""
+    of_profile = f"orchestra-{params.profile}"[: LONGEST_NAME - len(stage) - 1]
+    return f"{of_profile}-{stage}".replace(".", "-").replace("_", "-").lower()
 
 
 def resume_command(params: Params, stage: str) -> str:

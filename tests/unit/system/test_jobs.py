@@ -11,7 +11,7 @@ from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alph
 
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ConfigError
-from orchestra.system.jobs import MOUNT, Machines, Pod, sbatch_script, spread, train_job
+from orchestra.system.jobs import LONGEST_NAME, MOUNT, Machines, Pod, job_name, sbatch_script, spread, train_job
 from tests.support.worlds import ROOT
 
 SBATCH = {"job-name", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time", "output"}
@@ -108,6 +108,13 @@ def test_train_jobs_hold_to_kubeflows_own_schema() -> None:
         spec = patch["template"]["spec"]["template"]["spec"]
         assert {"name": "shared-memory", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
         assert {"name": "shared-memory", "mountPath": "/dev/shm"} in spec["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.parametrize("profile", ["qwen3-0.6b", "A_Team" + "-profile" * 9])
+def test_the_name_of_a_job_is_one_that_kubernetes_takes(profile: str) -> None:
+    names = [job_name(params().model_copy(update={"profile": profile}), stage) for stage in ("sft", "grpo")]
+    assert names[0] != names[1]
+    assert all(re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", one) and len(one) <= LONGEST_NAME for one in names)
 
 
 def test_a_job_without_a_secret_names_no_variable() -> None:
