@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -141,7 +140,7 @@ def describe(
     from orchestra.synthesis.writers.endpoint import writing_chat
     from orchestra.system.progress import while_waiting
     from orchestra.tools.catalogue.measured import ExpertMeasurement, write_measured
-    from orchestra.tools.replay.cassette import SETTING
+    from orchestra.tools.replay.cassette import Cassette
     from orchestra.tools.reports import describe as measuring
     from orchestra.tools.toolkit import Toolkit
     from orchestra.types import Example, ToolKind
@@ -154,8 +153,7 @@ def describe(
     cap = parse_usd(cap_usd, "--cap-usd")
     spend_alone(context, folder)
     budget = Budget(folder / "ledger.jsonl", cap, "describe")
-    os.environ.setdefault(SETTING, f"auto:{folder / 'cassette.jsonl'}")
-    toolkit = Toolkit.from_params(params, root, budget=budget)
+    toolkit = Toolkit.from_params(params, root, budget=budget, cassette=Cassette(folder / "cassette.jsonl", "auto"))
     if all_ and expert:
         raise ConfigError(
             "--all takes every expert, and some are named", where="describe", fix="leave one of the two out"
