@@ -199,8 +199,13 @@ def log(root: Path, summary: Summary, folder: Path) -> None:
     client = connect(root)
     where = experiment(client, root, EXPERIMENT)
     called, own = said(f"{summary.benchmark} {summary.name}", LONGEST_NAME), workspace_id(root)
-    whose = f"tags.identity = '{summary.identity}' and tags.`{WORKSPACE}` = '{own}'"
-    earlier = client.search_runs([where], f"{whose} and attributes.run_name = '{called}'")
+    identity = said(summary.identity)
+    # A filter cannot hold every name that a user may give, so what is of outside is compared here.
+    earlier = [
+        one
+        for one in client.search_runs([where], f"tags.`{WORKSPACE}` = '{own}'")
+        if one.info.run_name == called and one.data.tags.get("identity") == identity
+    ]
     run = client.create_run(where, run_name=called).info.run_id
     told = summary.model_dump(mode="json", include={"benchmark", "model", "judge", "questions", "trials", "split"})
     tags = {f"data.{name}": value for name, value in summary.data_sha256.items()}
