@@ -16,6 +16,7 @@ from tests.support.endpoint import serving
 from tests.support.worlds import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_two_workers_replay_what_one_process_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = published("hle", tmp_path, pairs("hle")[:40])

@@ -257,7 +257,7 @@ def test_a_lock_file_that_git_checked_out_after_a_kill_stays(root: Path) -> None
     assert (root / "dvc.lock").read_text() == merging
 
 
-@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("tracked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_fix_for_a_damaged_lock_file_works_whether_git_has_it_or_not(root: Path, tracked: bool) -> None:
     run_all(root)
     if tracked:

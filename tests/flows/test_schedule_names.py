@@ -124,6 +124,7 @@ def test_a_name_is_of_one_schedule_whatever_its_flow(
     assert capsys.readouterr().out == "nightly: removed\nworker: ended, since no schedule is left\n"
 
 
+@pytest.mark.slow
 def test_a_restored_workspace_makes_its_schedules_again_on_its_own_server(
     two: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_restored_workspace_makes_its_schedules_again_on_its_own_server(
     remove(restored, "watch")
 
 
+@pytest.mark.slow
 def test_on_its_own_server_a_workspace_leaves_alone_what_another_one_made(
     two: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ def test_on_its_own_server_a_workspace_leaves_alone_what_another_one_made(
     assert [one.name for one in deployments(guest)] == ["asked", "watch"] and notify.remove(guest) == 6
 
 
+@pytest.mark.slow
 def test_the_addresses_of_notices_go_with_them(two: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     shop, bank = two
     with monkeypatch.context() as before:
@@ -216,6 +219,7 @@ def test_the_same_path_of_two_machines_is_two_workspaces(two: list[Path]) -> Non
     assert [one.name for one in deployments(root)] == ["nightly"] and notify.remove(root) == 6
 
 
+@pytest.mark.slow
 def test_what_an_older_version_scheduled_is_replaced(two: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     shop, bank = two
     list(retraining.switch_on(shop))

@@ -32,7 +32,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("prefect")
-@pytest.mark.parametrize("setting", ["processes:2", "dask:2", "ray:2"])
+@pytest.mark.parametrize("setting", ["processes:2", pytest.param("dask:2", marks=pytest.mark.slow), "ray:2"])
 def test_two_workers_of_a_task_runner_make_what_one_process_makes(
     setting: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,6 +220,7 @@ def test_another_version_takes_over_without_a_restart_in_every_gateway(
     assert back.outcome == "released" and httpx.get(f"{back.url}/health").json()["version"] == "1"
 
 
+@pytest.mark.slow
 def test_changed_settings_are_released_too(root: Path, first: ReleaseCandidate, deployed: Deployment) -> None:
     def status(url: str) -> int:
         return httpx.get(f"{url}/health", headers={"Host": "lab.example"}).status_code
@@ -314,6 +315,7 @@ def test_a_killed_gateway_is_started_again(root: Path, first: ReleaseCandidate, 
     assert made.outcome == "released" and ask("what is 1+1?", root=root, max_turns=1).version == "1"
 
 
+@pytest.mark.slow
 def test_a_failed_release_where_nothing_served_leaves_nothing_running(
     root: Path, first: ReleaseCandidate, deployed: Deployment
 ) -> None:

@@ -36,6 +36,7 @@ def killed(root: Path, name: str) -> None:
     soon(lambda: not service.running)
 
 
+@pytest.mark.slow
 def test_a_killed_server_keeps_no_port_and_mlflows_is_one_process_that_leaves_nothing(root: Path) -> None:
     """Neither what another server under its name left nor MLflow's own end keeps the next start from its port."""
     port = free_port()

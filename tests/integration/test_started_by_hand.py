@@ -89,6 +89,7 @@ def test_a_release_goes_to_a_gateway_that_was_started_by_hand(
     assert f"the gateway at {url} runs other code or settings, and no release started it: restart it" in said
 
 
+@pytest.mark.slow
 def test_without_options_a_gateway_listens_where_its_settings_say(
     root: Path, first: ReleaseCandidate, port: int
 ) -> None:
@@ -115,6 +116,7 @@ def has_ipv6() -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 def test_a_gateway_listens_on_ipv6(root: Path, first: ReleaseCandidate) -> None:
     made = release(root, first, host="::1")
@@ -129,6 +131,7 @@ def test_a_gateway_listens_on_ipv6(root: Path, first: ReleaseCandidate) -> None:
             release(root, first, host="::1", gateway_port=service.port)
 
 
+@pytest.mark.slow
 def test_a_release_compares_the_model_servers_that_others_keep_up(root: Path, first: ReleaseCandidate) -> None:
     port, second = free_port(), checkpoint(root, 4, "8")
     url = f"http://127.0.0.1:{port}"

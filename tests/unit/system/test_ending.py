@@ -46,9 +46,11 @@ def test_what_is_handed_over_is_told_from_its_first_import_on(tmp_path: Path) ->
 def test_what_is_killed_by_sigterm_first_takes_back_what_it_did(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(
         "import os, signal, sys, time\n"
+        "lives, told = os.pipe()\n"
         "child = os.fork()\n"
-        "if not child: time.sleep(600)\n"
-        "try: print(child, flush=True); time.sleep(600)\n"
+        "if not child: os.write(told, b'1'); time.sleep(600)\n"
+        # Python forgets a signal that a child gets before it has begun.
+        "try: os.read(lives, 1); print(child, flush=True); time.sleep(600)\n"
         "finally:\n"
         "    os.kill(child, signal.SIGTERM)\n"
         "    print('taken back', os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"

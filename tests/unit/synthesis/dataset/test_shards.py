@@ -111,7 +111,7 @@ def test_a_set_of_one_shard_is_what_generate_makes(tmp_path: Path) -> None:
     assert not (tmp_path / ".set.shards").exists()
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_workers_makes_the_same_bytes(workers: int, whole: Path, script: list[str]) -> None:
     subprocess.run([*script, str(workers)], env=environment(), check=True, timeout=280)
     assert digests(Path(script[2])) == digests(whole)

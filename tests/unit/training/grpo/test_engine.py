@@ -254,7 +254,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("ours", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_training_leaves_no_weights_in_memory(tmp_path: Path, ours: bool) -> None:
     ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, timeout=60)
     file = tmp_path / "model.safetensors"

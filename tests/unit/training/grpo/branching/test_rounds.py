@@ -75,7 +75,7 @@ def test_an_episode_without_a_reward_earns_nothing_for_its_choice() -> None:
 MEANS = GREEDY.model_copy(update={"greedy": False, "mean_of": 5})
 
 
-@pytest.mark.parametrize("branch", [AT_NAME, MEANS], ids=["name", "means"])
+@pytest.mark.parametrize("branch", [AT_NAME, pytest.param(MEANS, marks=pytest.mark.slow)], ids=["name", "means"])
 def test_a_branched_training_learns_and_a_killed_one_continues_exactly(
     tools: Toolkit, tmp_path: Path, branch: Branch
 ) -> None:
