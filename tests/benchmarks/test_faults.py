@@ -117,7 +117,9 @@ def test_what_a_case_leaves_running_is_told_and_ended(tmp_path: Path, monkeypatc
     assert not alive(left[0].pid) and strays(folder) == {}
 
 
-@pytest.mark.parametrize("mode", ["down", "403", "503", "cut"])
+@pytest.mark.parametrize(
+    "mode", ["down", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("403", "503", "cut"))]
+)
 def test_a_faulty_store_takes_nothing_and_is_well_again(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)

@@ -201,7 +201,7 @@ common._dump_data.__code__ = dump.__code__
 
 
 @pytest.mark.parametrize("left", ["", "schema: '2.0'\nstages:\n  first:\n    cmd: exec pyth"])
-@pytest.mark.parametrize("ran", [[], ["first"]])
+@pytest.mark.parametrize("ran", [pytest.param([], marks=pytest.mark.slow), ["first"]])
 def test_a_dvc_killed_in_the_middle_of_its_lock_file_loses_nothing(root: Path, left: str, ran: list[str]) -> None:
     for name in ran:
         run(root, name)
@@ -243,6 +243,7 @@ def test_a_lock_file_that_is_cut_or_gone_is_put_back(root: Path, left: str | Non
     assert (root / "dvc.lock").read_text() == before and not (root / dvc.LOCK_BEFORE).exists()
 
 
+@pytest.mark.slow
 def test_a_lock_file_that_git_checked_out_after_a_kill_stays(root: Path) -> None:
     run_all(root)
     whole = (root / "dvc.lock").read_text()
@@ -312,7 +313,15 @@ def run_while(
             (root / mark).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize(("changed", "ran"), [*((changed, False) for changed in EDITS), ("first.txt", True)])
+@pytest.mark.parametrize(
+    ("changed", "ran"),
+    [
+        ("params.yaml: first", False),
+        pytest.param("step.py", False, marks=pytest.mark.slow),
+        ("first.txt", False),
+        ("first.txt", True),
+    ],
+)
 def test_what_changes_while_a_stage_runs_is_not_recorded_as_its_inputs(root: Path, changed: str, ran: bool) -> None:
     stage, file, text = EDITS[changed]
     (root / "step.py").write_text(WAITING)

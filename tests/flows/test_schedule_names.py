@@ -236,6 +236,7 @@ def test_what_an_older_version_scheduled_is_replaced(two: list[Path], monkeypatc
     assert [one.name for one in deployments(bank)] == names and notify.remove(bank) == 6
 
 
+@pytest.mark.slow
 def test_automatic_retraining_of_two_workspaces_has_two_deployments(two: list[Path]) -> None:
     shop, bank = two
     list(retraining.switch_on(shop))
@@ -281,6 +282,7 @@ def test_the_columns_of_the_list_stand_apart(two: list[Path]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_a_person_changed_in_prefect_is_listed_and_retraining_on_brings_the_monitor_back(two: list[Path]) -> None:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.schedules import IntervalSchedule, RRuleSchedule

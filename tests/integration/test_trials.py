@@ -36,6 +36,7 @@ def release(
     return replace(made, plan=plan).run()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_release_is_tried_and_rolled_back_or_taken(root: Path, first: ReleaseCandidate) -> None:
     async def planted(run: TrialRun, http: httpx.AsyncClient, arm: Arm, _: Example) -> None:

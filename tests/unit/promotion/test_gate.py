@@ -322,6 +322,7 @@ def test_by_utility_what_was_not_measured_is_refused(lacks: str) -> None:
     assert failed(decision) == {"utility against the champion"} and "not known" in decision.failed[0].reason
 
 
+@pytest.mark.slow
 def test_by_utility_of_a_thousand_twins_no_more_than_stated_pass() -> None:
     generator, count = np.random.default_rng(1), 0
     limits = BY_UTILITY.model_copy(update={"min_examples": 200})

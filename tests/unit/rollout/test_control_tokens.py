@@ -139,6 +139,7 @@ def test_no_content_of_thousands_changes_the_control_tokens(
     hostile(make(), data, roles)
 
 
+@pytest.mark.slow
 @settings(quick, max_examples=200)
 @given(data=st.data(), name=st.sampled_from(TESTED))
 def test_no_content_changes_the_control_tokens_of_published_templates(data: st.DataObject, name: str) -> None:

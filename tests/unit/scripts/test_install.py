@@ -159,6 +159,7 @@ def test_uv_installs_from_where_pip_would(tmp_path: Path, venv: Path, wheels: Pa
     assert installer.read_text(encoding="utf-8").strip() == "uv"
 
 
+@pytest.mark.slow
 def test_pip_installs_where_uv_is_missing_or_fails_and_setup_says_so_in_one_line(
     tmp_path: Path, venv: Path, wheels: Path
 ) -> None:

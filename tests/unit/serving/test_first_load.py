@@ -63,6 +63,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.1)
 
 
+@pytest.mark.slow
 def test_a_gateway_that_starts_before_its_model_server_serves_when_that_answers(tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"

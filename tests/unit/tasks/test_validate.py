@@ -259,6 +259,7 @@ def test_a_warning_is_shown_and_refuses_nothing(project: Path, capsys: pytest.Ca
     assert warning in (project / "reports/data.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_writes_the_same(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ["data/validated/train.jsonl", "data/quarantine/rows.jsonl", "reports/data.html", "reports/validate.json"]
     edit(project, 3, lambda row: row.update(instruction=" "))

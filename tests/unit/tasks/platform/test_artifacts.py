@@ -70,6 +70,7 @@ Stage.open("synthesize").log_artifact(Path("made"))
 """
 
 
+@pytest.mark.slow
 def test_one_setting_places_the_artifacts_of_flow_and_stages(endpoint: str, tmp_path: Path) -> None:
     root = workspace(tmp_path / "w", endpoint)
     recorder = Recorder.open(root, "a-flow-run", "first")
