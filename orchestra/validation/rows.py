@@ -2,15 +2,18 @@
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from orchestra.errors import DataError, JudgeError, ToolError
 from orchestra.files.jsonl import parse_line
 from orchestra.rewards.answers import normalise_text
 from orchestra.text import number
+from orchestra.tools.catalogue.schema import schema_problem
 from orchestra.tools.recording import is_recorded
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolKind, ToolSpec
@@ -206,9 +209,18 @@ def toolbox_problem(example: Example) -> str | None:
     for name in example.preference.tools:
         if name not in names:
             return f"the preference names {name}, which is not offered"
+    for spec in example.toolbox:
+        if (problem := _schema_problem(json.dumps(spec.parameters))) is not None:
+            return f"{spec.name}: {problem}"
     if example.category is Category.TOPIC and not any(spec.kind is ToolKind.EXPERT for spec in example.toolbox):
         return "a topic question without an expert"
     return None
+
+
+@lru_cache(maxsize=10_000)
+def _schema_problem(schema: str) -> str | None:
+    """Of a schema as text, since rows share most of theirs. One that names no type is an object's."""
+    return schema_problem({"type": "object", **json.loads(schema)})
 
 
 def answer_problem(example: Example, toolkit: Toolkit) -> str | None:
@@ -222,8 +234,12 @@ def answer_problem(example: Example, toolkit: Toolkit) -> str | None:
         return None
     if verifier.answer is None or not verifier.answer.strip():
         return "no expected answer"
-    if verifier.kind == "numeric" and number(verifier.answer.strip()) is None:
-        return f"the expected answer {verifier.answer!r:.40} is no number"
+    if verifier.kind == "numeric":
+        expected = number(verifier.answer.strip())
+        if expected is None:
+            return f"the expected answer {verifier.answer!r:.40} is no number"
+        if not verifier.tolerance <= max(abs(expected), 1):
+            return f"the tolerance {verifier.tolerance:g} is wider than the expected answer {verifier.answer!r:.40}"
     if verifier.kind == "exact" and not normalise_text(verifier.answer):
         return f"the expected answer {verifier.answer!r:.40} is nothing but punctuation: any would be right"
     return None

@@ -75,30 +75,6 @@ def corrected(count: int) -> float:
     return 1 - (1 - LEVEL) / count
 
 
-def expert_claims(
-    results: Sequence[SeedResult], examples: Sequence[Example], *, bootstrap: int = 1000, seed: int = 0
-) -> list[Claim]:
-    """The rows against the strongest expert, rules and other arms once more, on the topic examples alone.
-
-    No row of the table, but the plainest look at the choice of experts: on the others rules are told the solution.
-    """
-    by_id = {example.id: example for example in examples if example.category is Category.TOPIC}
-    restricted = [
-        result.model_copy(
-            update={
-                "outcomes": {
-                    name: tuple(one for one in outcomes if one.example_id in by_id)
-                    for name, outcomes in result.outcomes.items()
-                }
-            }
-        )
-        for result in results
-    ]
-    bars = [*_against_strongest(), *_against_rivals(by_id), *_against_arms(by_id, results)]
-    level = corrected(len(bars))
-    return [_measured(bar, restricted, bootstrap, seed, level) for bar in bars]
-
-
 def markdown(found: Sequence[Claim]) -> str:
     """The whole table; a bar that the mean meets while the interval crosses it is marked "yes, not clearly"."""
     seeds = max((len(claim.per_seed) for claim in found), default=0)

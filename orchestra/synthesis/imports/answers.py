@@ -11,17 +11,19 @@ from orchestra.types import Verifier
 MAX_WORDS = 8
 """A longer answer has too many right wordings for a comparison of words."""
 NUMBER = re.compile(r"[+-]?[\d,]+(?:\.\d+)?", re.ASCII)
+CODE = re.compile(r"0\d", re.ASCII)
 
 
 def verifier_of(answer: str, *, judged: bool = False) -> Verifier | None:
-    """Numeric for a number (1,234.5; right to half a unit of its last decimal), exact for a few words.
+    """Numeric for a number (1,234.5; right to half a unit of its last decimal), exact for a few words and for digits
+    that begin with an idle zero, since 02139 and 007 are codes.
 
     For more, a judge's when `judged`, else None: no rule can check it.
     """
     text = bare(stated(answer))
     if not any(character.isalnum() for character in text):
         return None
-    if NUMBER.fullmatch(figure := text.translate(HYPHENS)) and number(figure) is not None:
+    if NUMBER.fullmatch(figure := text.translate(HYPHENS)) and number(figure) is not None and not CODE.match(figure):
         decimals = len(figure.partition(".")[2])
         return Verifier(
             kind="numeric", answer=figure.replace(",", ""), tolerance=0.5 * 10.0**-decimals if decimals else 0

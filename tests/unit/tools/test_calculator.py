@@ -32,7 +32,13 @@ SMALL = st.integers(-9999, 9999)
         ("2**-2", "0.25"),
         ("2**0.5", "1.4142"),
         ("99999/100000", "1"),
-        ("-0.00001", "0"),
+        ("-0.00001", "-0.00001"),
+        ("1/30000", "0.00003333"),
+        ("1/32", "0.03125"),
+        ("99999/1000000", "0.1"),
+        ("2**0.5 * 2**0.5 - 2", "0"),
+        ("1/10**12", "0.000000000001"),
+        ("1/10**13", "0"),
         ("(1+2)*-(3)", "-9"),
         ("5×3", "15"),  # noqa: RUF001
         ("12 * 1_000", "12000"),
@@ -92,9 +98,10 @@ def test_any_text_gives_a_bounded_number_or_a_call_error(text: str) -> None:
 
 
 @given(st.fractions(-(10**6), 10**6))
-def test_printed_is_the_nearest_within_four_decimals(value: Fraction) -> None:
+def test_printed_is_the_nearest_within_four_decimals_or_digits(value: Fraction) -> None:
     text = printed(value)
     assert abs(Fraction(text) - value) <= Fraction(1, 20_000)
+    assert abs(Fraction(text) - value) <= max(abs(value) / 2_000, Fraction(1, 2 * 10**12))
     assert text == "0" or not text.endswith((".", "-0"))
 
 

@@ -99,6 +99,36 @@ def test_a_number_with_commas_is_an_answer(tmp_path: Path) -> None:
     assert "answer_problem" not in problems(tmp_path, example(kind="numeric", answer="1,234"))
 
 
+@pytest.mark.parametrize(("answer", "tolerance", "allowed"), [("5", 5, True), ("5", 5.1, False), ("0.2", 1, True)])
+def test_a_tolerance_that_lets_any_number_pass_is_a_problem(
+    tmp_path: Path, answer: str, tolerance: float, allowed: bool
+) -> None:
+    made = example(kind="numeric", answer=answer)
+    made = made.model_copy(update={"verifier": made.verifier.model_copy(update={"tolerance": tolerance})})
+    assert ("answer_problem" not in problems(tmp_path, made)) is allowed
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "whole"}}}, "no JSON schema: properties.a.type: "),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "refers to what it does not hold"),
+        ({"type": "object", "properties": {"a": {"$ref": "https://example.org/a"}}}, "refers to another document"),
+        ({"type": "array"}, "not of type object"),
+        ({"properties": {"a": {"type": "string"}}}, None),
+        ({}, None),
+    ],
+)
+def test_a_tool_whose_schema_describes_no_call_is_a_problem(
+    tmp_path: Path, schema: dict[str, Any], said: str | None
+) -> None:
+    made = example(golden_calls=SUM)
+    calculator, *others = made.toolbox
+    tool = calculator.model_copy(update={"name": "broken", "parameters": schema})
+    found = problems(tmp_path, made.model_copy(update={"toolbox": (calculator, *others, tool)}))
+    assert found == {} if said is None else said in found["toolbox_problem"]
+
+
 def test_golden_calls_are_executed(tmp_path: Path) -> None:
     assert problems(tmp_path, example(golden_calls=SUM)) == {} == problems(tmp_path, domain_example())
     lends = ToolCall(name="lend_book", arguments={"book": 12, "reader": "Mirel"})

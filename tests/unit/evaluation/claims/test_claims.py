@@ -3,9 +3,9 @@
 import pytest
 
 from orchestra.errors import DataError
-from orchestra.evaluation.baselines.base import BASELINES, rivals
+from orchestra.evaluation.baselines.base import rivals
 from orchestra.evaluation.claims.arms import ARMS
-from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details, expert_claims, markdown
+from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details, markdown
 from orchestra.evaluation.claims.measures import gain
 from orchestra.evaluation.claims.seeds import over_seeds
 from orchestra.evaluation.outcomes import Outcome, Unit, outcome, unit, utility
@@ -149,16 +149,6 @@ def test_collapse_is_seen_and_a_domain_counts_as_one_tool() -> None:
     assert same["no collapse: search used where it is best"].value == 0
     split = tuple(one(n, tool=f"domain:shop/tool{n % 4}") for n in range(COUNT))
     assert table(result(0, grpo=split))["no collapse: largest share of calls to one tool"].value == 1
-
-
-def test_topic_examples_alone() -> None:
-    topics = tuple(n for n in range(COUNT) if EXAMPLES[n].category is Category.TOPIC)
-    ours = tuple(one(n, solved=n in topics) for n in range(COUNT))
-    strongest = tuple(one(n, solved=n not in topics, cents=4) for n in range(COUNT))
-    found = expert_claims([result(0, grpo=ours, always_strongest=strongest)], EXAMPLES, bootstrap=20)
-    assert [claim.value for claim in found[:2]] == [1.0, pytest.approx(0.25)]
-    rivals = [entry for entry in BASELINES.values() if entry.rival is not None]
-    assert len(found) == 2 + 2 * len(rivals) + 2 * 4 + 3
 
 
 def test_the_table_and_the_details_are_complete() -> None:

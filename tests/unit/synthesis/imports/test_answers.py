@@ -60,7 +60,7 @@ def test_a_long_answer_needs_a_judge() -> None:
     assert judged is not None and judged.kind == "judge"
 
 
-@pytest.mark.parametrize("text", ["1,23", "12e5", "50%", "nan", "1/2", "١٢"])
+@pytest.mark.parametrize("text", ["1,23", "12e5", "50%", "nan", "1/2", "١٢", "007", "02139"])
 def test_what_no_rule_reads_as_a_number_is_compared_as_text(text: str) -> None:
     verifier = verifier_of(text)
     assert verifier is not None and verifier.kind == "exact"
