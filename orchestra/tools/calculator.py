@@ -15,7 +15,8 @@ from orchestra.types import Component, Usage
 
 MAX_CHARACTERS = 200
 DECIMALS = 4
-"""Of a result; a small one has as many more as show as many digits that count."""
+"""Of a result, and the digits of one that is too small to show two of them so."""
+SMALL = Fraction(1, 1000)
 MAX_DECIMALS = 12
 """Beyond them stands what roots and powers, which are floats, leave of their last bits."""
 
@@ -62,12 +63,12 @@ def evaluate(expression: str) -> Fraction:
 
 
 def printed(value: Fraction) -> str:
-    """An integer as such; anything else to four decimals, below 0.1 to four digits after its first zeros, half to even.
+    """An integer as such; anything else to four decimals, below 0.001 to four digits after its first zeros.
 
-    Idle zeros are left out.
+    Half to even, and idle zeros are left out.
     """
     decimals = DECIMALS
-    while decimals < MAX_DECIMALS and abs(value) * 10 ** (decimals + 1 - DECIMALS) < 1:
+    while abs(value) < SMALL and decimals < MAX_DECIMALS and abs(value) * 10 ** (decimals + 1 - DECIMALS) < 1:
         decimals += 1
     rounded = round(value, decimals)
     if rounded.denominator == 1:
