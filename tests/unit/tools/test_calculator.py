@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from orchestra.errors import CallError
 from orchestra.tools.arithmetic.bounded import MAX_BITS
 from orchestra.tools.base import Tool, ToolContext
-from orchestra.tools.calculator import SMALL, Calculator, evaluate, printed
+from orchestra.tools.calculator import SMALL as TINY
+from orchestra.tools.calculator import Calculator, evaluate, printed
 from orchestra.types import Price
 
 SMALL = st.integers(-9999, 9999)
@@ -98,11 +99,11 @@ def test_any_text_gives_a_bounded_number_or_a_call_error(text: str) -> None:
     assert value.numerator.bit_length() <= MAX_BITS
 
 
-@given(st.fractions(-(10**6), 10**6) | st.fractions(-SMALL, SMALL))
+@given(st.fractions(-(10**6), 10**6) | st.fractions(-TINY, TINY))
 def test_printed_is_the_nearest_within_four_decimals_or_digits(value: Fraction) -> None:
     text = printed(value)
     assert abs(Fraction(text) - value) <= Fraction(1, 20_000)
-    if abs(value) < SMALL:
+    if abs(value) < TINY:
         assert abs(Fraction(text) - value) <= max(abs(value) / 2_000, Fraction(1, 2 * 10**12))
     assert text == "0" or not text.endswith((".", "-0"))
 
