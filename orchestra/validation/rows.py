@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -238,7 +239,7 @@ def answer_problem(example: Example, toolkit: Toolkit) -> str | None:
         expected = number(verifier.answer.strip())
         if expected is None:
             return f"the expected answer {verifier.answer!r:.40} is no number"
-        if not verifier.tolerance <= max(abs(expected), 1):
+        if verifier.tolerance > max(abs(expected), Fraction(1)):
             return f"the tolerance {verifier.tolerance:g} is wider than the expected answer {verifier.answer!r:.40}"
     if verifier.kind == "exact" and not normalise_text(verifier.answer):
         return f"the expected answer {verifier.answer!r:.40} is nothing but punctuation: any would be right"
