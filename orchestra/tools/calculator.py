@@ -15,10 +15,6 @@ from orchestra.types import Component, Usage
 
 MAX_CHARACTERS = 200
 DECIMALS = 4
-"""Of a result, and the digits of one that is too small to show two of them so."""
-SMALL = Fraction(1, 1000)
-MAX_DECIMALS = 12
-"""Beyond them stands what roots and powers, which are floats, leave of their last bits."""
 
 
 class Calculator:
@@ -63,15 +59,9 @@ def evaluate(expression: str) -> Fraction:
 
 
 def printed(value: Fraction) -> str:
-    """An integer as such; anything else to four decimals, below 0.001 to four digits after its first zeros.
-
-    Half to even, and idle zeros are left out.
-    """
-    decimals = DECIMALS
-    while abs(value) < SMALL and decimals < MAX_DECIMALS and abs(value) * 10 ** (decimals + 1 - DECIMALS) < 1:
-        decimals += 1
-    rounded = round(value, decimals)
+    """An integer as such; anything else to four decimals, half to even, without idle zeros."""
+    rounded = round(value, DECIMALS)
     if rounded.denominator == 1:
         return str(rounded.numerator)
-    whole, part = divmod(abs(rounded.numerator) * 10**decimals // rounded.denominator, 10**decimals)
-    return f"{'-' if rounded < 0 else ''}{whole}.{part:0{decimals}d}".rstrip("0")
+    whole, part = divmod(abs(rounded.numerator) * 10**DECIMALS // rounded.denominator, 10**DECIMALS)
+    return f"{'-' if rounded < 0 else ''}{whole}.{part:0{DECIMALS}d}".rstrip("0")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from orchestra.errors import CallError
 from orchestra.tools.arithmetic.bounded import MAX_BITS
 from orchestra.tools.base import Tool, ToolContext
-from orchestra.tools.calculator import SMALL as TINY
 from orchestra.tools.calculator import Calculator, evaluate, printed
 from orchestra.types import Price
 
@@ -33,14 +32,7 @@ SMALL = st.integers(-9999, 9999)
         ("2**-2", "0.25"),
         ("2**0.5", "1.4142"),
         ("99999/100000", "1"),
-        ("-0.00001", "-0.00001"),
-        ("1/30000", "0.00003333"),
-        ("1/32", "0.0312"),
-        ("0.00099999", "0.001"),
-        ("0.00099994", "0.0009999"),
-        ("2**0.5 * 2**0.5 - 2", "0"),
-        ("1/10**12", "0.000000000001"),
-        ("1/10**13", "0"),
+        ("-0.00001", "0"),
         ("(1+2)*-(3)", "-9"),
         ("5×3", "15"),  # noqa: RUF001
         ("12 * 1_000", "12000"),
@@ -99,12 +91,10 @@ def test_any_text_gives_a_bounded_number_or_a_call_error(text: str) -> None:
     assert value.numerator.bit_length() <= MAX_BITS
 
 
-@given(st.fractions(-(10**6), 10**6) | st.fractions(-TINY, TINY))
-def test_printed_is_the_nearest_within_four_decimals_or_digits(value: Fraction) -> None:
+@given(st.fractions(-(10**6), 10**6))
+def test_printed_is_the_nearest_within_four_decimals(value: Fraction) -> None:
     text = printed(value)
     assert abs(Fraction(text) - value) <= Fraction(1, 20_000)
-    if abs(value) < TINY:
-        assert abs(Fraction(text) - value) <= max(abs(value) / 2_000, Fraction(1, 2 * 10**12))
     assert text == "0" or not text.endswith((".", "-0"))
 
 
