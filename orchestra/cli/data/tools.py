@@ -23,6 +23,7 @@ from orchestra.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from orchestra.tools.mcp.spec import McpServer
+    from orchestra.types import Example
 
 app = typer.Typer(help="List, import and describe tools.", no_args_is_help=True)
 
@@ -136,14 +137,13 @@ def describe(
     """Run experts on sampled training examples; measure skill, dollars and seconds by topic, and describe them."""
     from orchestra.accounting.budget import Budget
     from orchestra.config.schema import load_params
-    from orchestra.files.jsonl import read_jsonl
     from orchestra.synthesis.writers.endpoint import writing_chat
     from orchestra.system.progress import while_waiting
     from orchestra.tools.catalogue.measured import ExpertMeasurement, write_measured
     from orchestra.tools.replay.cassette import Cassette
     from orchestra.tools.reports import describe as measuring
     from orchestra.tools.toolkit import Toolkit
-    from orchestra.types import Example, ToolKind
+    from orchestra.types import ToolKind
 
     if model is None:
         refuse_unused(context, ["price"], "without --model", "name one: --model NAME, or leave it out")
@@ -154,21 +154,8 @@ def describe(
     spend_alone(context, folder)
     budget = Budget(folder / "ledger.jsonl", cap, "describe")
     toolkit = Toolkit.from_params(params, root, budget=budget, cassette=Cassette(folder / "cassette.jsonl", "auto"))
-    if all_ and expert:
-        raise ConfigError(
-            "--all takes every expert, and some are named", where="describe", fix="leave one of the two out"
-        )
-    # One that is named twice would be paid for twice.
-    names = toolkit.catalogue.names(ToolKind.EXPERT) if all_ else list(dict.fromkeys(expert or []))
-    if not names:
-        raise ConfigError("no expert is named", where="describe", fix="name some, or all: --all")
-    there = read_jsonl(source, Example, fix="run the validate stage")
-    # No judge is asked here: what only one can check would be paid for, and never known.
-    checked = [one for one in there if one.verifier.kind != "judge"]
-    if there and not checked:
-        what = "only a judge can check the answers to these examples, and describe asks none"
-        raise DataError(what, where=str(source), fix="name examples with short answers: --data")
-    drawn = measuring.sample(checked, examples, seed)
+    names = _experts_named(expert or [], toolkit.catalogue.names(ToolKind.EXPERT), all_=all_)
+    drawn = measuring.sample(_checked_by_rule(source), examples, seed)
     catalogue = root / params.world.catalogue
     if write:
         tell_beside_run(root, catalogue)
@@ -201,6 +188,31 @@ def describe(
     if write:
         measuring.write(catalogue, descriptions)
         print(f"descriptions written to {params.world.catalogue}")
+
+
+def _experts_named(named: list[str], every: list[str], *, all_: bool) -> list[str]:
+    """The experts to describe, each once: one that is named twice would be paid for twice."""
+    if all_ and named:
+        raise ConfigError(
+            "--all takes every expert, and some are named", where="describe", fix="leave one of the two out"
+        )
+    names = every if all_ else list(dict.fromkeys(named))
+    if not names:
+        raise ConfigError("no expert is named", where="describe", fix="name some, or all: --all")
+    return names
+
+
+def _checked_by_rule(source: Path) -> list[Example]:
+    """The file's examples but those that only a judge can check: none is asked, so these would be paid for in vain."""
+    from orchestra.files.jsonl import read_jsonl
+    from orchestra.types import Example
+
+    there = read_jsonl(source, Example, fix="run the validate stage")
+    checked = [one for one in there if one.verifier.kind != "judge"]
+    if there and not checked:
+        what = "only a judge can check the answers to these examples, and describe asks none"
+        raise DataError(what, where=str(source), fix="name examples with short answers: --data")
+    return checked
 
 
 def _server(
