@@ -316,9 +316,7 @@ def run_while(
 @pytest.mark.parametrize(
     ("changed", "ran"),
     [
-        ("params.yaml: first", False),
-        pytest.param("step.py", False, marks=pytest.mark.slow),
-        ("first.txt", False),
+        *(pytest.param(one, False, marks=[pytest.mark.slow] if one == "step.py" else []) for one in EDITS),
         ("first.txt", True),
     ],
 )

@@ -110,7 +110,7 @@ def assert_own_controls_only(made: Codec, roles: Sequence[str], said: Sequence[s
     assert controls(made, prompt(made, roles, said)) == own_controls(made, tuple(roles))
 
 
-def hostile(made: Codec, data: st.DataObject, roles: Sequence[str]) -> None:
+def assert_hostile_text_adds_no_control(made: Codec, data: st.DataObject, roles: Sequence[str]) -> None:
     assert_own_controls_only(made, roles, [data.draw(texts(made)) for _ in range(4 + len(roles))])
 
 
@@ -126,7 +126,7 @@ LED = st.tuples(st.booleans(), TURNS).map(lambda chosen: ["system", *chosen[1]] 
 def test_no_content_changes_the_control_tokens(
     make: Callable[[], Codec], data: st.DataObject, roles: list[str]
 ) -> None:
-    hostile(make(), data, roles)
+    assert_hostile_text_adds_no_control(make(), data, roles)
 
 
 @pytest.mark.slow
@@ -136,15 +136,14 @@ def test_no_content_changes_the_control_tokens(
 def test_no_content_of_thousands_changes_the_control_tokens(
     make: Callable[[], Codec], data: st.DataObject, roles: list[str]
 ) -> None:
-    hostile(make(), data, roles)
+    assert_hostile_text_adds_no_control(make(), data, roles)
 
 
-@pytest.mark.slow
 @settings(quick, max_examples=200)
 @given(data=st.data(), name=st.sampled_from(TESTED))
 def test_no_content_changes_the_control_tokens_of_published_templates(data: st.DataObject, name: str) -> None:
     if made := tagged(name):
-        hostile(made, data, ["system", "user"])
+        assert_hostile_text_adds_no_control(made, data, ["system", "user"])
 
 
 @pytest.mark.slow
@@ -152,7 +151,7 @@ def test_no_content_changes_the_control_tokens_of_published_templates(data: st.D
 @given(data=st.data(), name=st.sampled_from(list(FAMILIES)))
 def test_no_content_of_thousands_changes_those_of_published_templates(data: st.DataObject, name: str) -> None:
     if made := tagged(name):
-        hostile(made, data, ["system", "user"])
+        assert_hostile_text_adds_no_control(made, data, ["system", "user"])
 
 
 @each
