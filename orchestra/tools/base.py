@@ -25,6 +25,8 @@ MAX_OBSERVATION = 100_000
 """Characters of one observation: a longer one is cut, so that no reply can cost the loop unbounded time."""
 
 
+SPENT = "charges"
+"""The attribute of a cancellation with what the call had spent."""
 FAILED = "error: "
 """How an observation begins where a turn could not be read or its call failed."""
 
@@ -40,13 +42,13 @@ def unanswered(observation: str | None) -> bool:
 
 
 def note_spent(given_up: asyncio.CancelledError, charges: tuple[Charge, ...]) -> None:
-    """Say in a cancellation what the call had spent: whoever gives up pays all the same."""
-    vars(given_up)["charges"] = (*charges, *spent_until(given_up))
+    """Say in a cancellation what the call had spent, be it nothing: whoever gives up pays all the same."""
+    vars(given_up)[SPENT] = (*charges, *spent_until(given_up))
 
 
 def spent_until(given_up: asyncio.CancelledError) -> tuple[Charge, ...]:
     """What a call that was cancelled had spent."""
-    found: tuple[Charge, ...] = vars(given_up).get("charges", ())
+    found: tuple[Charge, ...] = vars(given_up).get(SPENT, ())
     return found
 
 
@@ -124,8 +126,9 @@ class Tool(Protocol):
 
 
 async def result_of(tool: Tool, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-    """What a call of the tool gives back; raises as the tool does, `ToolError` after the deadline, which may be billed
-    all the same, and `ConfigError` where the tool is not as `Tool` says."""
+    """What a call of the tool gives back; raises as the tool does, `ToolError` after the deadline, and `ConfigError`
+    where the tool is not as `Tool` says. After the deadline it may be billed all the same, and so may a call that is
+    given up: at its price, unless the tool notes what it had spent."""
     limit = None if getattr(tool, "keeps_deadline", False) else context.deadline_s
     clock = asyncio.timeout(limit)
     try:
@@ -141,6 +144,11 @@ async def result_of(tool: Tool, arguments: dict[str, JsonValue], context: ToolCo
         usd, component = context.price.per_call, tool.component
         late.charges = (Charge(component=component, name=context.name, cost_usd=usd, latency_s=limit),)
         raise late from None
+    except asyncio.CancelledError as given_up:
+        if SPENT not in vars(given_up):
+            usd = context.price.per_call
+            note_spent(given_up, (Charge(component=tool.component, name=context.name, cost_usd=usd),))
+        raise
     except (CallError, OrchestraError, OSError):
         raise
     except Exception as error:

@@ -1,5 +1,6 @@
 """The model that acts: token ids in; token ids, log-probabilities and a stop reason out, a batch at a time."""
 
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -69,7 +70,8 @@ class Policy(Protocol):
 
     Where an attribute `by_episode` is true, turns of different episodes need not be asked for together: each is then
     asked for as soon as its episode can go on. Where a method `worst_usage` is there, it says the most tokens that the
-    endpoint may bill for a turn, from the conversation and the most tokens of the turn.
+    endpoint may bill for a turn, from the conversation and the most tokens of the turn; when `generate` is cancelled,
+    such a policy notes what its endpoint may bill (`note_used`).
     """
 
     @property
@@ -82,6 +84,17 @@ class Policy(Protocol):
         ...
 
     def end(self) -> None: ...
+
+
+def note_used(given_up: CancelledError, usages: Sequence[Usage]) -> None:
+    """Say in a cancellation which tokens may be billed all the same."""
+    vars(given_up)["usages"] = tuple(usages)
+
+
+def used_until(given_up: CancelledError) -> tuple[Usage, ...] | None:
+    """The tokens of turns that were cancelled; None: nobody has noted them."""
+    noted: tuple[Usage, ...] | None = vars(given_up).get("usages")
+    return noted
 
 
 class KeepsNothing:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestra.errors import ConfigError
 from orchestra.rollout.parse import CALL_CLOSE, CALL_OPEN, format_answer, parse_turn
-from orchestra.rollout.policies.base import Conversation, Generation, KeepsNothing
+from orchestra.rollout.policies.base import Conversation, Generation, KeepsNothing, note_used
 from orchestra.rollout.render import BUDGET, tool_dict
 from orchestra.system.environment import required
 from orchestra.tools.chat.client import Chat
@@ -72,19 +72,28 @@ class ChatPolicy(KeepsNothing):
 
     async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
         """One turn for each, all asked at the same time within the provider's limits."""
-        turns = (self._turn(c, most) for c, most in zip(conversations, max_tokens, strict=True))
-        return list(await asyncio.gather(*turns))
+        lost: list[Usage] = []
+        turns = (self._turn(c, most, lost.append) for c, most in zip(conversations, max_tokens, strict=True))
+        try:
+            return list(await asyncio.gather(*turns))
+        except asyncio.CancelledError as given_up:
+            note_used(given_up, lost)
+            raise
 
     def worst_usage(self, conversation: Conversation, most: int) -> Usage:
         """The most tokens that a turn may be billed: of every attempt."""
         return _sum([None] * self._chat.attempts, worst_usage(self._body(conversation, most), most))
 
-    async def _turn(self, conversation: Conversation, most: int) -> Generation:
+    async def _turn(self, conversation: Conversation, most: int, on_given_up: Callable[[Usage], None]) -> Generation:
         body = self._body(conversation, most)
         worst = worst_usage(body, most)
+        lost: list[Usage | None] = []
         with watched() as asked:
             try:
-                reply = await self._chat.ask(body)
+                reply = await self._chat.ask(body, on_lost=lost.append)
+            except asyncio.CancelledError:
+                on_given_up(_sum(lost, worst))
+                raise
             except EndpointError as error:
                 self._limit.check(error.lost, most)
                 if "unction tools with reasoning_effort" in error.what:  # OpenAI's from GPT-5.4 on, also by default.

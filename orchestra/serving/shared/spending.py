@@ -49,8 +49,7 @@ class KeyBudget:
 
     @contextlib.contextmanager
     def hold(self, worst_usd: Decimal) -> Iterator[None]:
-        """Keep a call's worst case back while it runs; raises `BudgetError`. A call that its caller leaves is booked at
-        its worst: nobody knows what it was billed at."""
+        """Keep a call's worst case back while it runs; raises `BudgetError`."""
         if self.cap_usd is None:
             yield
             return
@@ -63,9 +62,6 @@ class KeyBudget:
         self._database.held.add(held)
         try:
             yield
-        except asyncio.CancelledError:
-            self._add(worst_usd)
-            raise
         finally:
             self._database.held.discard(held)
             with self._database.change() as store:

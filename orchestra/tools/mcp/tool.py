@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from pydantic import JsonValue
 from orchestra.accounting.ledger import cost_of
 from orchestra.errors import CallError
 from orchestra.text import as_text
-from orchestra.tools.base import ToolContext, ToolResult
+from orchestra.tools.base import ToolContext, ToolResult, note_spent
 from orchestra.tools.mcp.session import Changed, Connection, Unanswered
 from orchestra.tools.mcp.spec import McpTool, changed
 from orchestra.types import Charge, Component, Usage
@@ -35,12 +36,19 @@ class ServerTool:
         """What the server says. Raises `CallError` when it refuses the call, `ToolError` when it fails: with the charge
         where it may be billed (`Unanswered`)."""
         began = time.monotonic()
+
+        def charge() -> Charge:
+            seconds = round(min(time.monotonic() - began, self._deadline_s), 3)
+            cost_usd, name = cost_of(context.price, Usage(), seconds=seconds), context.name or self._tool.tool
+            return Charge(component=self.component, name=name, cost_usd=cost_usd, latency_s=seconds)
+
         try:
             result = await self._connection.call(self._tool, arguments, self._deadline_s)
         except Unanswered as error:
-            seconds = round(min(time.monotonic() - began, self._deadline_s), 3)
-            cost_usd, name = cost_of(context.price, Usage(), seconds=seconds), context.name or self._tool.tool
-            error.charges = (Charge(component=self.component, name=name, cost_usd=cost_usd, latency_s=seconds),)
+            error.charges = (charge(),)
+            raise
+        except asyncio.CancelledError as given_up:
+            note_spent(given_up, (charge(),))
             raise
         seconds = round(time.monotonic() - began, 3)
         text = text_of(result)

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from orchestra.errors import ToolError
 from orchestra.system.environment import required
 from orchestra.text import credentials, without
-from orchestra.tools.base import ToolContext, ToolResult
+from orchestra.tools.base import ToolContext, ToolResult, note_spent
 from orchestra.tools.catalogue.entry import Entry, WebProvider
 from orchestra.tools.chat.client import FIXES
 from orchestra.tools.chat.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
@@ -143,9 +143,14 @@ class WebSearch:
 
         Waiting for the provider's limits is not the search's time.
         """
-        async with self._limiter.place():
-            await self._limiter.pace()
-            return await self._found(str(arguments["query"]), context)
+        open_ends = OpenEnds()
+        try:
+            async with self._limiter.place():
+                await self._limiter.pace()
+                return await self._found(str(arguments["query"]), context, open_ends)
+        except asyncio.CancelledError as given_up:
+            note_spent(given_up, self._lost(open_ends.count, context))
+            raise
 
     async def aclose(self) -> None:
         """Close the pooled connections."""
@@ -153,9 +158,8 @@ class WebSearch:
         if client is not None:
             await client.aclose()
 
-    async def _found(self, query: str, context: ToolContext) -> ToolResult:
+    async def _found(self, query: str, context: ToolContext, open_ends: OpenEnds) -> ToolResult:
         began = time.monotonic()
-        open_ends = OpenEnds()
         try:
             async with asyncio.timeout(self._deadline_s):
                 hits = await self._search(query, open_ends)

@@ -1,5 +1,6 @@
 """A prompted model orchestrates: its calls run, its tokens are paid for, and a dead endpoint scores nothing."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -16,12 +17,13 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.rewards.group import group_rewards
+from orchestra.rollout.charges import paid_turns
 from orchestra.rollout.loop import RolloutOptions, rollout
-from orchestra.rollout.policies.base import UNFINISHED
+from orchestra.rollout.policies.base import UNFINISHED, Conversation
 from orchestra.rollout.policies.chat import ChatPolicy, chat_policy, sent_names
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.rate_limits import ProviderLimits
+from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
@@ -228,6 +230,32 @@ def test_a_lost_reply_and_one_without_tokens_are_booked_at_their_worst(tmp_path:
     with serving([(0, None, 0)]) as server:
         episode = attempt(tmp_path, server, budget, attempts=2)
     assert episode.stop is StopReason.TOOL_FAILURE and budget.spent_usd == 2 * written.cost_usd
+
+
+def test_turns_that_are_given_up_are_booked_at_their_worst_once_they_were_sent(tmp_path: Path) -> None:
+    """What waited for the provider's limits costs nothing."""
+    budget = Budget(tmp_path / "ledger.jsonl", Decimal(1))
+
+    async def give_up(policy: ChatPolicy, double: Double) -> None:
+        asked = [Conversation(example(), [5] * 30) for _ in range(3)]
+        turns = [asyncio.ensure_future(paid_turns(policy, [one], [400], PRICE, budget)) for one in asked]
+        while not double.asked:
+            await asyncio.sleep(0.02)
+        for turn in turns:
+            turn.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)
+        assert all(turn.cancelled() for turn in turns)
+
+    with serving([(200, answer("888"), 5.0)]) as server:
+        one_at_once = RateLimiter(ProviderLimits(concurrency=1))
+        chat = Chat("chat:m", model="m", url=server.url, provider=one_at_once, own_counts=True)
+        asyncio.run(give_up(ChatPolicy("chat:m", chat, codec().turn), server))
+        sent = len(json.dumps(server.asked[0])) - len('"model": "m", ')
+        assert len(server.asked) == 1
+    (worst,) = budget.by_component().values()
+    assert worst.calls == 1
+    usage = Usage(input_tokens=sent + OVERHEAD_TOKENS, output_tokens=400)
+    assert budget.spent_usd == cost_of(PRICE, usage) > 0
 
 
 def test_lost_replies_do_not_cross_a_cap(tmp_path: Path) -> None:

@@ -2,19 +2,22 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from orchestra.errors import BudgetError
+from orchestra.rollout.charges import paid_turns
+from orchestra.rollout.policies.base import Conversation, Generation, KeepsNothing
 from orchestra.serving.shared import spending
 from orchestra.serving.shared.database import Database
 from orchestra.serving.shared.keys import PERIODS, Keys, Period
 from orchestra.serving.shared.spending import FORGET_S, HOLD_S, KeyBudget, renew_holds
 from orchestra.tools.catalogue.catalogue import read_catalogue
-from orchestra.types import Charge, Component
-from tests.support.worlds import ROOT
+from orchestra.types import Charge, Component, Price
+from tests.support.worlds import ROOT, example
 
 CENT = Decimal("0.01")
 
@@ -59,16 +62,19 @@ def test_parallel_calls_of_two_gateways_stay_within(budgets: list[KeyBudget]) ->
     assert left(budgets[0]) == left(budgets[1])
 
 
-def test_a_call_that_its_caller_leaves_counts_at_its_worst(budgets: list[KeyBudget]) -> None:
-    async def go() -> None:
-        async def call() -> None:
-            with budgets[0].hold(4 * CENT):
-                await asyncio.sleep(60)
+def test_a_turn_that_its_caller_leaves_counts_at_its_worst_and_once(budgets: list[KeyBudget]) -> None:
+    class Waits(KeepsNothing):
+        name, by_episode = "waits", True
 
-        task = asyncio.ensure_future(call())
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
+        async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+            await asyncio.sleep(60)
+            return []
+
+    async def go() -> None:
+        price = Price(output_per_million=Decimal(1000))
+        turn = paid_turns(Waits(), [Conversation(example("e"), [5] * 30)], [40], price, budgets[0])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(turn, 0.05)
 
     asyncio.run(go())
     assert left(budgets[1]) == 6 * CENT

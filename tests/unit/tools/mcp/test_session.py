@@ -16,12 +16,12 @@ import pytest
 
 from orchestra.errors import CallError, ConfigError, ToolError
 from orchestra.system.processes import alive, descendants, free_port
-from orchestra.tools.base import ToolContext, ToolResult
+from orchestra.tools.base import ToolContext, ToolResult, spent_until
 from orchestra.tools.mcp import session
 from orchestra.tools.mcp.session import Changed, Connection
 from orchestra.tools.mcp.spec import McpServer, ToolOffer
 from orchestra.tools.mcp.tool import MAX_TEXT, ServerTool
-from orchestra.types import Component, Price
+from orchestra.types import Charge, Component, Price
 from tests.support.mcp_world import fake, frozen, offers, real
 from tests.support.waiting import soon
 from tests.support.worlds import ROOT
@@ -119,6 +119,19 @@ def test_deadlines_hold_and_a_server_that_is_stuck_is_replaced(world: World) -> 
             world.call("slow", 0.3, seconds=60)
         assert time.monotonic() - began < 3
     assert world.pids()[0] != first and soon(lambda: not alive(first))
+
+
+def test_a_call_that_is_given_up_says_what_it_cost(world: World) -> None:
+    async def give_up() -> tuple[Charge, ...]:
+        call = asyncio.ensure_future(world.tool("slow").call({"seconds": 60.0}, CONTEXT))
+        await asyncio.sleep(0.2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError) as given_up:
+            await call
+        return spent_until(given_up.value)
+
+    (charge,) = world.run(give_up())
+    assert (charge.component, charge.cost_usd) == (Component.MCP, Decimal("0.002"))
 
 
 def test_the_process_ends_with_the_event_loop() -> None:
