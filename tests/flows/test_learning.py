@@ -111,7 +111,10 @@ def test_mlflow_has_a_run_with_a_child_for_each_seed(workspace: Workspace, whole
 
     seeds = below(parent.info.run_id)
     assert {"seed 0", "seed 1"} <= set(seeds)
-    assert {"sft", "grpo", "evaluate", "probes"} == set(below(seeds["seed 1"]))
+    # Of a seed whose SFT ended before the kill, that run is below the killed one.
+    earlier = {name for one in parents if one is not parent for name in below(below(one.info.run_id)["seed 1"])}
+    stages = set(below(seeds["seed 1"]))
+    assert {"grpo", "evaluate", "probes"} <= stages and stages | earlier == {"sft", "grpo", "evaluate", "probes"}
     assert len([key for key in parent.data.metrics if key.endswith(".holds")]) >= 20
     assert parent.data.metrics["dollars"] > 0
     metrics = runs[seeds["seed 1"]].data.metrics
