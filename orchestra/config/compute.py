@@ -49,4 +49,6 @@ class Compute(Section):
             raise ValueError("lora trains thin matrices, which muon is not for: set optimizer to adamw")
         if self.lora is not None and self.strategy == "zero3":
             raise ValueError("lora leaves nothing worth sharding: set strategy to ddp or zero2")
+        if self.attention == "flash_attention_2" and self.precision == "float32":
+            raise ValueError("flash_attention_2 has no kernels for float32: set precision to bfloat16")
         return self

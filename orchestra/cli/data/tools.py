@@ -71,7 +71,9 @@ def import_mcp(
         list[str] | None, typer.Option(help="Import only these tools; default: those in the catalogue, or all.")
     ] = None,
     per_call: Annotated[str, typer.Option(metavar="USD", help="The price of a call, if the tool has none yet.")] = "0",
-    latency: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="The expected seconds of new tools.")] = 1.0,
+    latency: Annotated[
+        float, typer.Option(min=0, max=86_400, metavar="SECONDS", help="The expected seconds of new tools.")
+    ] = 1.0,
 ) -> None:
     """Write an MCP server's tools into the catalogue, with their present schemas and descriptions."""
     from orchestra.config.schema import load_params

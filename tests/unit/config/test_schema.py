@@ -88,6 +88,7 @@ def test_the_environment_may_name_another_file(tmp_path: Path, monkeypatch: pyte
         ("grpo.group_size", 1, "grpo.group_size"),
         ("grpo.processes", 3, "16 examples_per_step cannot be shared by 3 processes"),
         ("grpo.strategy", "zero3", "set optimizer to adamw"),
+        ("grpo.attention", "flash_attention_2", "set precision to bfloat16"),
         ("synthesize.mix", {"arithmetic": 0.5}, "mix adds up to 0.5"),
         ("synthesize.mix", {"poetry": 1.0}, "synthesize.mix"),
         ("deploy.host", "example.org", "no IP address"),
