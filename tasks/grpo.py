@@ -71,6 +71,7 @@ def train(stage: Stage) -> None:
     if distributed.rank() == 0:
         tell_changed(stage)
         tell_resumed(stage)
+        log_earlier(stage)
         if idle := torch_beside_gpu():
             stage.say(idle)
     codec = Codec.load(stage.root / BASE)
@@ -171,7 +172,8 @@ def report(stage: Stage, result: "GrpoResult", *, simulated: bool) -> None:
     if result.stopped:
         kept = f"the model is that of step {result.kept_step}"
         stage.say(f"stopped early at step {result.steps}: {result.stopped}; {kept}")
-    stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(stage.work_dir() / STEPS))
+    rows = _last_of_each_step(stage.work_dir() / STEPS)
+    stage.write_text("reports/grpo_steps.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     means = averages(result.history[: result.kept_step // stage.params.grpo.num_iterations][-10:])
     facts = {
         "simulated": simulated,
@@ -180,6 +182,15 @@ def report(stage: Stage, result: "GrpoResult", *, simulated: bool) -> None:
         "kept_step": result.kept_step,
     }
     stage.write_json("reports/grpo.json", facts | means)
+
+
+def log_earlier(stage: Stage) -> None:
+    """Send the steps of attempts that were ended, up to the checkpoint, to this attempt's MLflow run: its curves are
+    whole then."""
+    file, last = stage.work_dir() / STEPS, last_step(stage.work_dir() / "checkpoints")
+    for row in _last_of_each_step(file) if file.is_file() else ():
+        if row["step"] <= last:
+            stage.log_metrics({name: value for name, value in row.items() if name != "step"}, row["step"])
 
 
 def last_saved(checkpoints: Path) -> str:
@@ -227,7 +238,7 @@ def told(file: Path, ledger: str) -> dict[bool, Decimal]:
     return found
 
 
-def _last_of_each_step(file: Path) -> str:
+def _last_of_each_step(file: Path) -> list[dict[str, Any]]:
     """A resumed run repeats the steps after its checkpoint: the later line of a step and kind holds, with the dollars
     of all of them."""
     kept: dict[tuple[int, str], dict[str, Any]] = {}
@@ -236,7 +247,7 @@ def _last_of_each_step(file: Path) -> str:
         place = row["step"], next(key for key in row if key != "step").partition("/")[0]
         before = kept.get(place, {})
         kept[place] = row | {name: usd + before.get(name, 0.0) for name, usd in row.items() if name.endswith(SPENT)}
-    return "".join(json.dumps(kept[place]) + "\n" for place in sorted(kept))
+    return [kept[place] for place in sorted(kept)]
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

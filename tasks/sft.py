@@ -14,6 +14,7 @@ from orchestra.rollout.render import Codec
 from orchestra.system.machine import check_packages, check_ranks, torch_beside_gpu, torch_gpus
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
+from orchestra.training.resume import last_step
 from orchestra.training.sft import sft_row
 from orchestra.training.teacher import teacher_policy
 from tasks.platform.checkpoints import save_checkpoint, tell_changed, tell_resumed
@@ -101,12 +102,13 @@ def train(stage: Stage, taught: Taught) -> None:
     if settings.lora is not None:
         model = adapted(model, settings.lora, settings.seed)
     steps = -(-len(rows) * settings.epochs // settings.batch_size)
-    meter = stage.progress(steps, "sft")
+    meter, resumed = stage.progress(steps, "sft"), last_step(stage.work_dir() / "checkpoints")
 
     def log(metrics: dict[str, float], step: int) -> None:
         if distributed.rank() == 0:
             stage.log_metrics(metrics, step)
-            meter(step, note=f"loss {metrics['train/loss']:.3f}")
+            if step > resumed:
+                meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
     deepspeed = None if settings.strategy == "ddp" else stage.root / DEEPSPEED / f"{settings.strategy}.json"
     result = train_rows(model, codec, rows, settings, stage.work_dir(), log, deepspeed)

@@ -136,9 +136,18 @@ def train_rows(
             logs: dict[str, Any] | None = None,
             **kwargs: Any,
         ) -> None:
-            numbers = {k: float(v) for k, v in (logs or {}).items() if isinstance(v, int | float)}
+            self._tell(logs or {}, state, state.global_step)
+
+        def on_train_begin(
+            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        ) -> None:
+            for logs in state.log_history:  # Of an attempt that was ended, up to its checkpoint.
+                self._tell({k: v for k, v in logs.items() if k != "step"}, state, int(logs["step"]))
+
+        def _tell(self, logs: dict[str, Any], state: TrainerState, step: int) -> None:
+            numbers = {k: float(v) for k, v in logs.items() if isinstance(v, int | float)}
             if "loss" in numbers:
-                log({f"train/{k}": v for k, v in numbers.items()} | {"max_steps": state.max_steps}, state.global_step)
+                log({f"train/{k}": v for k, v in numbers.items()} | {"max_steps": state.max_steps}, step)
 
     settled = settle(settings, "sft")
     from trl import SFTConfig, SFTTrainer

@@ -64,8 +64,8 @@ def train(
 def told(work: Path) -> dict[str, float]:
     """The dollars of the stage's report, by their names."""
     found: dict[str, float] = {}
-    for line in grpo._last_of_each_step(work / grpo.STEPS).splitlines():
-        for name, value in json.loads(line).items():
+    for row in grpo._last_of_each_step(work / grpo.STEPS):
+        for name, value in row.items():
             if name.endswith(grpo.SPENT):
                 found[name] = found.get(name, 0.0) + value
     return found
