@@ -24,6 +24,7 @@ from orchestra.synthesis.questions.anonymize import NAME, Disguise
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.choices import SEARCH
+from orchestra.training.resume import last_step
 from orchestra.training.teacher import teacher_policy
 from orchestra.types import Category, Episode, Example, ToolKind
 from tasks.platform.checkpoints import save_checkpoint
@@ -179,14 +180,16 @@ def main(stage: Stage) -> None:
             disguise = Disguise(codec, random.Random(f"{SEED}/{lesson.name}"), taken)
             episodes = list(taught(stage, lesson, [worlds[number] for number in lesson.worlds], codec, disguise))
             meter = stage.progress(-(-len(episodes) // BATCH), f"base, {lesson.name} lesson")
-
-            def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
-                meter(step, note=f"loss {metrics['train/loss']:.3f}")
-
             # A Trainer prepares a model object once only: in a second training it would multiply in float32.
             model, before = new_model(stage.root / params.model.recipe, SEED), model
             model.load_state_dict(before.state_dict())
             work = stage.work_dir() / f"{lesson.name}-{digest(episodes)}"
+            resumed = last_step(work / "checkpoints")
+
+            def log(metrics: dict[str, float], step: int, meter: Meter = meter, resumed: int = resumed) -> None:
+                if step > resumed:
+                    meter(step, note=f"loss {metrics['train/loss']:.3f}")
+
             settings = params.sft.model_copy(update={"learning_rate": lesson.rate})
             result = train_sft(model, codec, episodes, settings, work, log)
             stage.say(f"{lesson.name} lesson: loss {result.loss:.3f} after {result.steps} steps")
