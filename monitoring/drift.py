@@ -60,8 +60,8 @@ class Signal:
 
 
 def sample(episodes: Iterable[Episode]) -> Sample:
-    """Summarise episodes."""
-    every = [one for one in episodes if one.stop is not StopReason.CANCELLED]
+    """Summarise episodes, but for those that their callers ended: they left, or a call is theirs to run."""
+    every = [one for one in episodes if one.stop not in (StopReason.CANCELLED, StopReason.HANDED_OVER)]
     counted = [one for one in every if one.stop is not StopReason.TOOL_FAILURE]
     turns = [turn for one in counted for turn in one.turns]
     return Sample(

@@ -158,6 +158,11 @@ def _rolled_back(stage: Stage, failure: CandidateWorse, worse: int) -> Deploymen
     from tasks.rollback import rollback, switch
 
     stage.say(f"rolled back: {failure.what}")
+    last = last_deployment(stage.root) or Deployment()
+    trial = f"version {worse} did not pass its canary: {failure.what}"
+    if _serving(stage.root) == str(worse):
+        # It was tried with other parameters than those that it serves with.
+        return last.model_copy(update={"outcome": "rolled_back", "trial": trial})
     try:
         moved = rollback(stage, failure.what)
         if moved.version == worse and moved.left is not None:
@@ -166,8 +171,6 @@ def _rolled_back(stage: Stage, failure: CandidateWorse, worse: int) -> Deploymen
         stage.say(moved.line)
     except DataError as lost:
         stage.say(f"the aliases stay: {lost}")
-    last = last_deployment(stage.root) or Deployment()
-    trial = f"version {worse} did not pass its canary: {failure.what}"
     return last.model_copy(update={"outcome": "rolled_back", "trial": trial})
 
 

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from orchestra.errors import OrchestraError
+from orchestra.serving.episodes.admission import check_first_turn
 from orchestra.serving.page import HEADERS, PAGE
 from orchestra.serving.releases.state import SERVING
 from orchestra.serving.shared import checks, leases
@@ -213,8 +214,10 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
             held.enter_context(backend.working())
             job = replace(await gateway.ready(backend, asked, caller), request_id=_id(request))
             if asked.stream:
-                # Before the answer begins: a caller that finds no place is refused by status, and tries again.
+                # Before the answer begins: a caller that finds no place or has no dollars is refused by status.
                 await _while_there(request, held.enter_async_context(gateway.places.place(job.seconds)))
+                price = backend.toolkit.catalogue.policy_price
+                await _while_there(request, check_first_turn(job, price, caller.budget))
                 return HeldStream(gateway.stream(backend, job, began, caller), held.pop_all())
             answer = JSONResponse(await _while_there(request, gateway.complete(backend, job, began, caller)))
             if name is not None:

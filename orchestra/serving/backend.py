@@ -255,7 +255,7 @@ class Backend:
         from orchestra.tools.chat.breaker import longest_wait
 
         turns = [] if turns is None else turns
-        policy = self._cautious(self.policy if clock is None else clock.watched(self.policy))
+        policy = self._cautious(self.policy if clock is None else clock.watched(self.policy), job.request)
 
         def told(conversation: Conversation, turn: Turn) -> None:
             turns.append(turn)
@@ -292,11 +292,12 @@ class Backend:
             return self._unfinished(job, turns, StopReason.BUDGET)
         return episodes[0]
 
-    def _cautious(self, policy: Policy) -> Policy:
-        """The policy, or where `deploy.least_confidence` is set one that doubts what it is not sure of."""
+    def _cautious(self, policy: Policy, request: ChatRequest) -> Policy:
+        """The policy, or with `deploy.least_confidence` one that doubts what it is not sure of."""
         if self._least is None:
             return policy
-        return CautiousPolicy(policy, self._least, self._doubted, self.codec)
+        asked = sum(message.role in ("user", "tool") for message in request.messages)
+        return CautiousPolicy(policy, self._least, self._doubted, self.codec, sums=asked == 1)
 
     def _unfinished(self, job: Job, turns: Sequence[Turn], stop: StopReason) -> Episode:
         return Episode(

@@ -101,7 +101,7 @@ class Gateway:
             if found is None:
                 found = await asyncio.to_thread(Backend.load, self.root, serving)
             backend = self._switch(found)
-            await self._try(read_trial(self.root))
+            await self._try(read_trial(self.root) if self.config == SERVING else None)
             return backend
 
     async def _try(self, trial: ReleaseTrial | None) -> None:
@@ -263,17 +263,17 @@ class Gateway:
             **({"role": checks.ROLE} if check else {}),
         }
         clock, turns = EpisodeClock(began), list[Turn]()
+        placed = time.monotonic()  # A trial's seconds are without the wait for a place, which a copy has not.
         with self.telemetry.in_flight.track_inprogress():
             try:
                 episode = await backend.run(job, clock=clock, turns=turns, **kwargs)
             except BaseException as error:
-                if isinstance(error, ServiceError):
+                if down := isinstance(error, ServiceError):
                     self._worry.set()
                 record["wall_s"] = round(time.monotonic() - began, 3)
                 failed = isinstance(error, Exception) and not isinstance(error, (ApiError, BudgetError, StoreError))
                 if self.traffic is not None and failed and not check:
-                    down = isinstance(error, ServiceError)
-                    self.traffic.answered(backend, job.request, record["wall_s"], None, engine=down)
+                    self.traffic.answered(backend, job.request, time.monotonic() - placed, None, engine=down)
                 record["cost_usd"] = self._count(turns, job, check=check)
                 self.telemetry.trace({**record, "error": describe(error) or type(error).__name__}, job.request)
                 if isinstance(error, BudgetError):
@@ -281,7 +281,7 @@ class Gateway:
                 raise
         wall_s = time.monotonic() - began
         if self.traffic is not None and not check:
-            self.traffic.answered(backend, job.request, wall_s, episode)
+            self.traffic.answered(backend, job.request, time.monotonic() - placed, episode)
         self._count(episode.turns, job, check=check)
         if not check:
             self.telemetry.observe(episode, wall_s)

@@ -1,10 +1,14 @@
 """A test that may be looked at after every sample: whether one arm of a trial is worse than another, by a margin."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 FEWEST = 30
 """Samples of each arm before anything is concluded: the bounds hold for means that are nearly normal."""
+
+
+LEAST_USD = 1e-6
+"""What an answer counts at least: nothing has a logarithm too, then."""
 
 
 @dataclass
@@ -40,6 +44,8 @@ class ArmSamples:
     """Of those that did not fail."""
     usd: Moments = field(default_factory=Moments)
     """Dollars of the judged ones."""
+    most_usd: float = 0.0
+    """Of a judged one."""
     solved: Moments = field(default_factory=Moments)
     """1 for a judged one that was solved."""
     _both: float = 0.0
@@ -55,6 +61,7 @@ class ArmSamples:
         if solved is not None:
             step = usd - self.usd.mean
             self.usd.add(usd)
+            self.most_usd = max(self.most_usd, usd)
             self.solved.add(float(solved))
             self._both += step * (float(solved) - self.solved.mean)
 
@@ -62,15 +69,26 @@ class ArmSamples:
     def judged(self) -> int:
         return self.usd.count
 
-    def log_cost(self) -> tuple[float, float]:
-        """Logarithm of the dollars for each solved request, and its variance by the delta method."""
-        count, cost = self.judged, self.usd.mean
-        if count < 2 or cost <= 0:
+    def log_cost(self, once_more_usd: float | None = None) -> tuple[float, float]:
+        """Logarithm of the dollars for each solved request, and its variance by the delta method.
+
+        With `once_more_usd` as if one more had cost so much: a few samples need not have met what is expensive.
+        """
+        count, usd, share = self.judged, self.usd, self.solved.mean
+        if count < 2:
             return 0.0, 0.0
+        if once_more_usd is not None:
+            usd = replace(usd)
+            usd.add(once_more_usd)
+        cost = max(usd.mean, LEAST_USD)
+        # One solved and one unsolved more, so that a share of 0 or 1 has a variance; as in `failure_excess`.
+        likely, error = (share * count + 1) / (count + 2), self.solved.error
+        if once_more_usd is not None:
+            error = max(error, likely * (1 - likely) / count)
         # Half a solved one more, so that none at all is no division by zero.
-        share = (self.solved.mean * count + 0.5) / (count + 1)
+        share = (share * count + 0.5) / (count + 1)
         shared = self._both / (count - 1) / count
-        variance = self.usd.error / cost**2 + self.solved.error / share**2 - 2 * shared / (cost * share)
+        variance = usd.error / cost**2 + error / share**2 - 2 * shared / (cost * share)
         return math.log(cost / share), max(variance, 0.0)
 
 
@@ -82,6 +100,8 @@ class Excess:
     variance: float
     samples: int
     """Of the smaller arm."""
+    careful: float | None = None
+    """What the bound is of, with the variance, where the plain estimate is not to be trusted."""
 
     def lower(self, level: float, planned: int) -> float:
         """A bound that stays below the true excess at every look, except with a chance of `level`.
@@ -95,7 +115,8 @@ class Excess:
         both = -2 * math.log(2 * level)
         tuned = information * planned / self.samples / (both + math.log(both + 1))
         spread = (information + tuned) * (both + math.log((information + tuned) / tuned))
-        return self.value - math.sqrt(spread) / information
+        estimate = self.value if self.careful is None else self.careful
+        return estimate - math.sqrt(spread) / information
 
 
 def failure_excess(arm: ArmSamples, other: ArmSamples) -> Excess:
@@ -116,8 +137,14 @@ def latency_excess(arm: ArmSamples, other: ArmSamples) -> Excess:
 
 
 def cost_excess(arm: ArmSamples, other: ArmSamples) -> Excess:
-    """Difference of the logarithms of dollars for each solved request."""
-    return _excess(arm.log_cost(), other.log_cost(), min(arm.judged, other.judged))
+    """Difference of the logarithms of dollars for each solved request.
+
+    Dollars are far from normal where few requests cost most of them. So the bound is as if each arm had once more met
+    the most expensive request of both.
+    """
+    most = max(arm.most_usd, other.most_usd)
+    careful = _excess(arm.log_cost(most), other.log_cost(most), min(arm.judged, other.judged))
+    return replace(careful, value=arm.log_cost()[0] - other.log_cost()[0], careful=careful.value)
 
 
 def _excess(ours: tuple[float, float], theirs: tuple[float, float], samples: int) -> Excess:

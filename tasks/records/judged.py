@@ -241,8 +241,9 @@ class _Question:
 
     @classmethod
     def of(cls, id: str, question: str, episode: Episode) -> "_Question | None":
-        """None for an episode that says nothing about the model: a tool failed, or the caller left."""
-        if episode.stop in (StopReason.TOOL_FAILURE, StopReason.CANCELLED):
+        """None for an episode that says nothing about the model: a tool failed, the caller left, or a call is the
+        caller's to run."""
+        if episode.stop in (StopReason.TOOL_FAILURE, StopReason.CANCELLED, StopReason.HANDED_OVER):
             return None
         return cls(id, question, episode.answer, episode.cost_usd)
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import anyio
 
-from orchestra.serving.wire.errors import unavailable
+from orchestra.errors import BudgetError
+from orchestra.rollout.charges import worst_turn_usd
+from orchestra.rollout.policies.base import Conversation
+from orchestra.serving.episodes.job import Job
+from orchestra.serving.shared.spending import KeyBudget
+from orchestra.serving.wire.errors import spent, unavailable
+from orchestra.types import Price
 
 
 class Places:
@@ -44,6 +50,19 @@ class Places:
         finally:
             self.running -= 1
             self._free.release()
+
+
+async def check_first_turn(job: Job, price: Price, budget: KeyBudget | None) -> None:
+    """Raises `ApiError` 429 where the key's dollars do not pay for the first turn: a stream has no status later."""
+    if budget is None:
+        return
+    most = min(job.limits.max_turn_tokens, job.limits.max_tokens - len(job.prompt))
+    if job.request.max_written is not None:
+        most = min(most, job.request.max_written)
+    try:
+        await budget.check(worst_turn_usd(Conversation(job.example, job.prompt), most, price))
+    except BudgetError as error:
+        raise spent(error) from None
 
 
 async def ended(work: asyncio.Task[Any]) -> None:

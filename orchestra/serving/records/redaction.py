@@ -127,10 +127,22 @@ _SIGNED = re.compile(
 """The signature of an address of Azure's store."""
 _HOOK = re.compile(r"(?i)(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)[\w/-]{8,400}")
 _MAIL = re.compile(
-    r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}(?:@|%(?:25)*40|&#(?:0*64|x0*40);|\\u0040)"
-    r"[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"
+    r"(?<![\w.%+-])[\w.%+-]{1,64}(?:@|%(?:25)*40|&#(?:0*64|x0*40);|\\u0040)"
+    r"[\w-]{1,63}(?:\.[\w-]{1,63})+"
 )
-CARD = re.compile(r"\b\d(?:[ -]?\d){12,18}\b")
+CARDS = (
+    *(
+        re.compile(rf"(?<!\w)(?=({form})(?!\w))")
+        for form in (
+            r"\d{4}([ -])\d{4}\2\d{4}\2\d{4}",
+            r"\d{4}([ -])\d{4}\2\d{4}\2\d{4}\2\d{3}",
+            r"\d{4}([ -])\d{6}\2\d{4,5}",
+            r"\d{13,19}",
+        )
+    ),
+    re.compile(r"\b(\d(?:[ -]?\d){12,18})\b"),
+)
+"""Numbers of cards as they are printed, also beside other digits (a date, a code), and grouped in any way."""
 PHONE = re.compile(r"(?<![\w.])\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d(?:[ .-]?\d){6,11}\b")
 
 
@@ -173,8 +185,7 @@ def redact(text: str) -> str:
         text = pattern.sub(instead, text)
     if _ESCAPE.search(text):
         text = _redact_escaped(text)
-    text = CARD.sub(lambda found: REDACTED if _luhn(found[0]) else found[0], text)
-    return PHONE.sub(REDACTED, text)
+    return PHONE.sub(REDACTED, _redact_cards(text))
 
 
 def redact_start(text: str, size: int) -> str:
@@ -223,6 +234,15 @@ def _meant(found: re.Match[str]) -> str:
         return _MEANT.get(found[3], found[3])
     code = found[1] or found[2] or found[4]
     return chr(int(code, 16)) if code else html.unescape(found[0])
+
+
+def _redact_cards(text: str) -> str:
+    made, at = [], 0
+    for start, end in sorted(found.span(1) for form in CARDS for found in form.finditer(text) if _luhn(found[1])):
+        if start >= at:
+            made += [text[at:start], REDACTED]
+        at = max(at, end)
+    return "".join([*made, text[at:]])
 
 
 def _luhn(text: str) -> bool:

@@ -157,18 +157,17 @@ class Release:
         if health(gateway.url).get("code") != serving.code:
             fix = "restart it" if self.by_hand else "serve the champion with the new code first: orchestra release"
             raise ServiceError("the gateway runs other code or settings", where=f"{plan.mode} trial", fix=fix)
+        # The version that serves may be tried with other parameters: then another name is asked for.
+        name = f"{serving.version}@{serving.fingerprint[:8]}" if serving.version == old.version else ""
         trial = ReleaseTrial(
-            id=secrets.token_hex(8),
-            mode=plan.mode,
-            share=plan.share,
-            serving=serving,
-            settings=self.params.deploy.canary,
-        )
+            id=secrets.token_hex(8), mode=plan.mode, share=plan.share, serving=serving,
+            settings=self.params.deploy.canary, name=name,
+        )  # fmt: skip
         write_trial(self.root, trial)
         run = TrialRun(self.root, trial, old.version, gateway.url, plan, self.say)
         try:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
-            self.say(f"{plan.mode}: version {serving.version} beside version {old.version}, {plan.share:.0%}")
+            self.say(f"{plan.mode}: version {trial.asked_as} beside version {old.version}, {plan.share:.0%}")
             found = run.run()
         finally:
             self.figures = run.figures()

@@ -11,11 +11,11 @@ from decimal import Decimal
 from pathlib import Path
 
 from orchestra.accounting.budget import Budget
-from orchestra.errors import BudgetError
+from orchestra.errors import BudgetError, OrchestraError
 from orchestra.serving.backend import Backend, describe
 from orchestra.serving.records.spans import FAILED
 from orchestra.serving.records.telemetry import Telemetry
-from orchestra.serving.releases.trial import ReleaseTrial, conclude
+from orchestra.serving.releases.trial import GRACE_S, ReleaseTrial, conclude, is_waited_for
 from orchestra.serving.shared.database import Database
 from orchestra.serving.shared.samples import Arm, Finding, Sample, TrialSamples
 from orchestra.serving.wire.request import MODEL, ChatRequest
@@ -27,8 +27,6 @@ LOOK_EVERY = 5
 """Requests of the candidate between two looks at what came of them."""
 MOST_SHADOWS = 4
 """Copies that are answered at once; further requests are not copied."""
-GRACE_S = 120.0
-"""Seconds beyond a trial's time after which nobody waits for it: its release was killed."""
 
 
 class Traffic:
@@ -37,11 +35,12 @@ class Traffic:
     def __init__(
         self, root: Path, trial: ReleaseTrial, candidate: Backend, database: Database, telemetry: Telemetry
     ) -> None:
-        self.trial, self.candidate = trial, candidate
+        self._root, self.trial, self.candidate = root, trial, candidate
         self.withdrawn = False
         """Whether the candidate gets nothing any more."""
         self._samples, self._telemetry = TrialSamples(database, trial.id), telemetry
         self._until = time.monotonic() + 60 * trial.settings.minutes + GRACE_S
+        """When a trial is over that no release waits for."""
         self._look: asyncio.Task[None] | None = None
         self._due = False
         """Whether something came that is to be looked at."""
@@ -59,7 +58,7 @@ class Traffic:
         if self.withdrawn or self.trial.mode != "canary":
             return False
         if request.model != MODEL:
-            return request.model == self.candidate.serving.version
+            return request.model == self.trial.asked_as
         return self._drawn(request, owner)
 
     def _drawn(self, request: ChatRequest, owner: str) -> bool:
@@ -122,7 +121,12 @@ class Traffic:
         self._add(_sample("candidate", time.monotonic() - began, episode))
 
     def _add(self, sample: Sample) -> None:
-        self._samples.add(sample)
+        try:
+            self._samples.add(sample)
+        except OrchestraError as error:
+            # The answer is paid for, and its caller is to have it.
+            log.warning("a request of the trial was not counted: %s", describe(error))
+            return
         self._telemetry.trial_requests.labels(sample.arm, str(sample.failed).lower()).inc()
         if sample.arm == "champion":
             return
@@ -147,7 +151,7 @@ class Traffic:
     def look(self, on_withdrawn: Callable[[Backend], None]) -> None:
         """Learn what other gateways or the release found; a trial that nobody ends comes to an end by itself."""
         found = self._samples.found()
-        if found is None and time.monotonic() > self._until:
+        if found is None and time.monotonic() > self._until and not is_waited_for(self._root):
             found = self._samples.find(Finding(verdict="ended", why="its release was killed"))
         if found is not None and found.verdict != "passed" and not self.withdrawn:
             self._withdraw(found)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -26,6 +29,8 @@ from orchestra.statistics.sequential import (
 from orchestra.types import Record
 
 TRIAL = ".state/trial.json"
+GRACE_S = 120.0
+"""Seconds after which a release that said nothing more was killed."""
 
 Mode = Literal["canary", "shadow"]
 
@@ -40,12 +45,32 @@ class ReleaseTrial(Record):
     serving: Serving
     """The candidate."""
     settings: Canary
+    name: str = ""
+    """What a request asks for the candidate by; empty: its version, where another one serves."""
     secret: str = Field(default_factory=lambda: secrets.token_hex(16))
     """What decides who answers a conversation: no caller can tell before it has an answer."""
+
+    @property
+    def asked_as(self) -> str:
+        """The model that a request names to be answered by the candidate."""
+        return self.name or self.serving.version
 
 
 def write_trial(root: Path, trial: ReleaseTrial) -> None:
     atomic.write_text(root / TRIAL, trial.model_dump_json(indent=1) + "\n")
+
+
+def touch_trial(root: Path) -> None:
+    """Say that its release still waits for the verdict."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(root / TRIAL)
+
+
+def is_waited_for(root: Path) -> bool:
+    """Whether a release said so a short while ago."""
+    with contextlib.suppress(FileNotFoundError):
+        return time.time() - (root / TRIAL).stat().st_mtime < GRACE_S
+    return False
 
 
 def end_trial(root: Path) -> None:
@@ -73,7 +98,8 @@ def conclude(
     the three measures together. `over`: its time is up; `judged`: it passes only with answers that were judged.
     """
     ours, theirs = arms["candidate"], arms["champion"]
-    if ours.failed_last >= settings.failures_in_a_row:
+    # Where the champion fails as well, something else is down: then the shares below decide.
+    if ours.failed_last >= settings.failures_in_a_row and 2 * theirs.failed_last < ours.failed_last:
         return Finding(verdict="worse", why=f"{ours.failed_last} requests in a row failed")
     level, planned = settings.error_level / 3, settings.requests
     failures = failure_excess(ours, theirs)

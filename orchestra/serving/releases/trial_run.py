@@ -16,7 +16,7 @@ import httpx
 from orchestra.errors import JudgeError, ServiceError
 from orchestra.rewards.outcome import verify
 from orchestra.serving.client import PATH, access
-from orchestra.serving.releases.trial import Mode, ReleaseTrial, conclude
+from orchestra.serving.releases.trial import Mode, ReleaseTrial, conclude, touch_trial
 from orchestra.serving.releases.vllm import Say
 from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.database import STORE, Database
@@ -32,6 +32,9 @@ CONNECT_S = 60.0
 """Seconds until the gateway takes a connection."""
 HANGS, LEAST_S = 10, 120.0
 """The candidate hangs after so many times the seconds of the champion's answer to the same question, and no sooner."""
+REFUSED = (401, 403)
+"""Statuses of a gateway that does not know the key of the probes."""
+CANARY = "canary trial"
 BUSY = (429, 503)
 """Statuses of a gateway that takes no more at the moment."""
 
@@ -56,7 +59,7 @@ class TrialRun:
     def __init__(self, root: Path, trial: ReleaseTrial, champion: str, url: str, plan: TrialPlan, say: Say) -> None:
         """`champion` is the version that serves; `url` the gateway's."""
         self._root, self._trial, self._plan, self._say = root, trial, plan, say
-        self._models: dict[Arm, str] = {"champion": champion, "candidate": trial.serving.version}
+        self._models: dict[Arm, str] = {"champion": champion, "candidate": trial.asked_as}
         self._base, self._headers, self._verify = access(root, url)
         self._database = Database(root / STORE)
         self._samples = TrialSamples(self._database, trial.id)
@@ -83,6 +86,7 @@ class TrialRun:
                     for probe in islice(probes, self._trial.settings.probes_at_once - len(asked)):
                         asked.add(asyncio.create_task(self._ask_both(http, probe)))
                     asked = await _some_done(asked)
+                    touch_trial(self._root)
                     arms = self._samples.arms()
                     over = time.monotonic() > self._ends
                     # Probes that are paid and on their way are waited for while they are what a verdict lacks.
@@ -166,6 +170,9 @@ class TrialRun:
                     return None
                 await asyncio.sleep(PAUSE_S)
                 began = time.monotonic()
+            if reply.status_code in REFUSED:
+                fix = "give ORCHESTRA_API_KEY a key of this gateway: orchestra keys create NAME"
+                raise ServiceError(f"the gateway refuses the probes: HTTP {reply.status_code}", where=CANARY, fix=fix)
             if reply.status_code == 404:
                 # Withdrawn in the meantime.
                 return None
@@ -190,7 +197,7 @@ def _refuse_unpaid(reply: httpx.Response) -> None:
     """Raises `ServiceError` where the key that the release asks with may spend no more."""
     if "insufficient_quota" in reply.text:
         fix = "give the key that ORCHESTRA_API_KEY names more dollars, or unset it"
-        raise ServiceError("the key of the probes may spend no more", where="canary trial", fix=fix)
+        raise ServiceError("the key of the probes may spend no more", where=CANARY, fix=fix)
 
 
 async def _some_done(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:

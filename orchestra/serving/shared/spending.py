@@ -80,6 +80,13 @@ class KeyBudget:
                 return
             await asyncio.sleep(LOOK_S)
 
+    async def check(self, worst_usd: Decimal) -> None:
+        """Raises `BudgetError` as `hold` would after `room`; nothing is held."""
+        await self.room(worst_usd)
+        if self.cap_usd is not None:
+            with self._database.look() as store:
+                self._check(store, worst_usd)
+
     def book(self, charge: Charge) -> None:
         """Count a charge."""
         self._paid = True

@@ -19,6 +19,7 @@ from monitoring.drift import CHECKS_A_MONTH, LEVEL, MIN_EPISODES, TESTS, WINDOW,
 from monitoring.spending import PER_SOLVED
 from orchestra.serving.records.telemetry import Telemetry
 from orchestra.serving.releases import vllm
+from orchestra.types import StopReason
 from tests.support.worlds import ROOT, episode
 
 PROMETHEUS = ROOT / "monitoring/prometheus"
@@ -59,6 +60,8 @@ def test_a_sample_says_how_episodes_behaved() -> None:
     made = sample([episode(calls={"gpt-5": 2, "search": 1}, cost_usd="0.03"), bad, lost])
     assert made.episodes == 2 and made.first == {"gpt-5": 1, "none": 1} and made.failed == 1
     assert made.cost_usd == [0.03, 0.0] and made.answered == 1 and (made.parsed, made.turns) == (4, 5)
+    handed_over = episode(calls={"mine": 1}, answer=None).model_copy(update={"stop": StopReason.HANDED_OVER})
+    assert sample([handed_over]) == sample([]), "the caller's own tool says nothing about the model"
     assert drift(sample([]), sample([])) == []
 
 

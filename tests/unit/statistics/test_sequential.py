@@ -65,10 +65,21 @@ def test_means_and_variances_are_those_of_the_rows() -> None:
     excess = failure_excess(arm, other)
     assert excess.variance == pytest.approx(shares[0] * (1 - shares[0]) / 60 + shares[1] * (1 - shares[1]) / 30)
     judged = [[(usd, float(solved)) for *_, usd, solved in some if solved is not None] for some in (ours, theirs)]
-    assert cost_excess(arm, other).variance == pytest.approx(sum(map(log_ratio_variance, judged)))
+    assert arm.log_cost()[1] + other.log_cost()[1] == pytest.approx(sum(map(log_ratio_variance, judged)))
+    assert excess_as_if_once_more(judged) == pytest.approx(cost_excess(arm, other).careful)
     assert (arm.requests, other.requests, arm.judged, other.judged) == (60, 30, len(judged[0]), len(judged[1]))
     for measure, fewest in ((latency_excess, len(logs[1])), (failure_excess, 30), (cost_excess, len(judged[1]))):
         assert measure(arm, other).samples == measure(other, arm).samples == fewest
+
+
+def excess_as_if_once_more(judged: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Of the costs, with the greatest of all once more in each arm."""
+    most = max(usd for pairs in judged for usd, _ in pairs)
+    costs = []
+    for pairs in judged:
+        usd, right = zip(*pairs, strict=True)
+        costs.append(math.log(statistics.fmean([*usd, most]) * (len(pairs) + 1) / (sum(right) + 0.5)))
+    return costs[0] - costs[1]
 
 
 def log_ratio_variance(pairs: Sequence[tuple[float, float]]) -> float:
@@ -82,9 +93,29 @@ def test_what_has_no_variance_says_nothing() -> None:
     for few in (samples(), samples((False, 1.0, 0.1, True))):
         for measure in (failure_excess, latency_excess, cost_excess):
             assert measure(few, few).lower(0.05, 100) == -math.inf
-    free = samples(*[(False, 1.0, 0.0, True)] * 40)
-    assert free.log_cost() == (0.0, 0.0)
-    assert cost_excess(free, free).lower(0.05, 100) == Excess(0.5, 0.0, 50).lower(0.05, 100) == -math.inf
+    assert Excess(0.5, 0.0, 50).lower(0.05, 100) == -math.inf
+
+
+def test_what_costs_nothing_is_cheaper_than_what_costs_something() -> None:
+    free, paid = (samples(*[(False, 1.0, usd, True)] * 400) for usd in (0.0, 0.01))
+    assert cost_excess(free, free).lower(0.05, 100) < 0 and cost_excess(free, paid).value < math.log(1e-3)
+    assert cost_excess(paid, free).lower(0.05, 400) > math.log(2)
+
+
+@pytest.mark.parametrize(("costly", "solved"), [(0.02, 0.9), (0.1, 0.9), (1.0, 0.03)])
+def test_a_bound_of_equal_arms_holds_where_few_requests_cost_most_or_few_are_solved(
+    costly: float, solved: float
+) -> None:
+    rng, wrong = random.Random(5), 0
+    for _ in range(150):
+        arm, other, crossed = ArmSamples(), ArmSamples(), False
+        for number in range(150):
+            for one in (arm, other):
+                one.add(False, 1.0, 0.05 if rng.random() < costly else 0.0001, rng.random() < solved)
+            if number % 5 == 4:
+                crossed = crossed or cost_excess(arm, other).lower(0.05 / 3, 150) > math.log(1.5)
+        wrong += crossed
+    assert wrong <= 0.05 / 3 * 150 + 2
 
 
 def test_a_looser_level_and_more_samples_bring_the_bound_nearer() -> None:

@@ -86,6 +86,13 @@ def test_a_new_champion_that_fails_is_taken_out(stage: Stage) -> None:
     assert tried(stage) == {1: {CHAMPION}, 2: {PREVIOUS, ROLLED_BACK}}
 
 
+def test_the_version_that_serves_stays_champion_where_its_new_parameters_are_worse(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.deploy._serving", lambda root: "2")
+    assert tried(stage) == {1: {PREVIOUS}, 2: {CHAMPION}}
+
+
 def test_a_version_that_its_canary_took_out_says_so_until_a_person_brings_it_back(stage: Stage) -> None:
     made = deploy(stage, request=ReleaseRequest(trial="canary"))
     assert made.trial == "version 2 did not pass its canary: 1.40 times as long"

@@ -115,6 +115,16 @@ def test_a_sum_of_its_own_has_the_numbers_of_the_request(request_: str, expressi
     assert made.ids == codec().turn(call if kept else "instead")
 
 
+def test_a_sum_in_a_conversation_may_have_the_numbers_of_earlier_messages() -> None:
+    call = format_call(ToolCall(name="calculator", arguments={"expression": "888/8"}))
+    sums = ScriptedPolicy("sums", lambda _: call, codec().turn)
+    policy = CautiousPolicy(sums, -0.1, codec().turn("instead"), codec(), sums=False)
+    conversation = Conversation(example("e", instruction="now divide it by 8"), [5] * 10)
+    policy.begin([conversation])
+    (made,) = asyncio.run(policy.generate([conversation], [99]))
+    assert made.ids == codec().turn(call)
+
+
 def test_another_tools_numbers_are_its_own_affair() -> None:
     call = format_call(ToolCall(name="search", arguments={"expression": "9"}))
     policy = CautiousPolicy(ScriptedPolicy("asks", lambda _: call, codec().turn), -0.1, codec().turn("no"), codec())

@@ -24,12 +24,23 @@ from tests.support.generated import seeds
         "ork_0123456789ab_" + "x" * 43,
         "AKIAABCDEFGHIJKLMNOP",
         "4111 1111 1111 1111",
+        "5500005555555559",
+        "3782 822463 10005",
+        "müller@münchen.example.org",
         "+49 (151) 2345 6789",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
     ],
 )
 def test_secrets_are_gone_and_what_stands_around_them_stays(secret: str) -> None:
     assert redact(f"before {secret} after") == f"before {REDACTED} after"
+
+
+@pytest.mark.parametrize(
+    "number", ["4111 1111 1111 1111", "4111-1111-1111-1111", "4111111111111111", "3782 822463 10005"]
+)
+@pytest.mark.parametrize("text", ["{} 12/27 123", "qty 2 {}", "2026-11-29 {}", "{} 04 29", "7 {} 123"])
+def test_digits_beside_a_card_s_number_do_not_hide_it(number: str, text: str) -> None:
+    assert redact(text.format(number)) == text.format(REDACTED)
 
 
 def test_a_token_after_bearer_is_gone() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import os
 import random
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -17,14 +19,17 @@ from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app
 from orchestra.serving.backend import Backend
+from orchestra.serving.episodes.admission import Places
+from orchestra.serving.episodes.job import ANYBODY
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.records.spans import Trace
-from orchestra.serving.releases.state import write
+from orchestra.serving.releases.state import SERVING, write
 from orchestra.serving.releases.traffic import Traffic
-from orchestra.serving.releases.trial import Mode, ReleaseTrial, conclude, end_trial, write_trial
+from orchestra.serving.releases.trial import TRIAL, Mode, ReleaseTrial, conclude, end_trial, write_trial
 from orchestra.serving.shared.checks import mark
-from orchestra.serving.shared.samples import Finding
-from orchestra.serving.wire.request import ChatRequest
+from orchestra.serving.shared.samples import Finding, Sample
+from orchestra.serving.wire.errors import StoreError
+from orchestra.serving.wire.request import MODEL, ChatRequest
 from tests.support.serving_world import backend, calculate
 from tests.support.worlds import codec, episode
 
@@ -212,6 +217,59 @@ def test_a_version_is_asked_for_by_its_name_and_such_requests_are_not_counted(tm
     talk(gateway, work)
 
 
+def test_the_version_that_serves_can_be_tried_with_other_parameters(tmp_path: Path) -> None:
+    """Then the candidate has a name of its own, and the version's is the champion's."""
+    made = candidate(tmp_path)
+    made = replace(made, serving=made.serving.model_copy(update={"version": "7"}))
+    gateway = tried(tmp_path, made, share=0.0)
+    assert gateway.traffic is not None
+    gateway.traffic.trial = gateway.traffic.trial.model_copy(update={"name": "7@f8"})
+
+    def answering(model: str) -> Backend:
+        asked = request("what is 1+1?").model_copy(update={"model": model})
+        return gateway.route(backend_of(gateway), asked, ANYBODY)
+
+    assert answering("7@f8") is made and answering("7") is answering(MODEL) is backend_of(gateway)
+    gateway.telemetry.close()
+
+
+def test_a_store_that_fails_costs_a_sample_and_no_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path), share=0.0)
+    assert gateway.traffic is not None
+
+    def full(sample: Sample) -> None:
+        raise StoreError("database or disk is full", where="the store")
+
+    gateway.traffic._samples.add = full  # type: ignore[method-assign]
+
+    async def work(ask: Ask) -> None:
+        assert version(await ask("what is 1+1?")) == "7"
+
+    talk(gateway, work)
+    assert "a request of the trial was not counted: the store: database or disk is full" in caplog.text
+
+
+def test_seconds_are_compared_without_the_wait_for_a_place(tmp_path: Path) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path), share=0.0)
+    gateway.places = Places(1, 8, 60.0)
+    assert gateway.traffic is not None
+
+    def slow(conversation: Conversation) -> str:
+        time.sleep(0.05)
+        return calculate(conversation)
+
+    gateway.backend = backend(tmp_path, slow)
+
+    async def work(ask: Ask) -> None:
+        replies = await asyncio.gather(*(ask(f"what is {number}+1?") for number in range(6)))
+        waited = max(reply.json()["orchestra"]["wall_s"] for reply in replies)
+        assert gateway.traffic is not None
+        took = math.exp(gateway.traffic._samples.arms()["champion"].log_seconds.mean)
+        assert waited > 0.4 and took < 0.5 * waited
+
+    talk(gateway, work)
+
+
 @pytest.mark.parametrize("mode", ["canary", "shadow"])
 def test_the_workspaces_own_questions_decide_no_trial(tmp_path: Path, mode: Mode) -> None:
     gateway = tried(tmp_path, candidate(tmp_path), mode, share=1.0)
@@ -288,6 +346,11 @@ def test_a_gateway_begins_a_trial_and_its_candidate_becomes_the_champion(
     async def work(ask: Ask) -> None:
         assert await gateway.load() is first
         write_trial(tmp_path, trial(second.serving, share=0.5))
+        other = Gateway(tmp_path, config=".state/other.json")
+        shutil.copy(tmp_path / SERVING, tmp_path / other.config)
+        known[first.serving.version] = first
+        assert await other.load() is first and other.traffic is None, "a config of its own has no part in the trial"
+        other.telemetry.close()
         assert await gateway.load() is first
         health = await gateway.health()
         assert health["version"] == "7" and health["trial"]["version"] == "8"
@@ -314,6 +377,10 @@ def test_a_trial_that_its_release_left_ends_by_itself(tmp_path: Path, monkeypatc
         asyncio.run(gateway.look())
     assert not gateway.traffic.withdrawn, "a clock that jumps ends no trial"
     monkeypatch.setattr(gateway.traffic, "_until", 0.0)
+    write_trial(tmp_path, gateway.traffic.trial)
+    asyncio.run(gateway.look())
+    assert not gateway.traffic.withdrawn, "its release said a moment ago that it waits"
+    os.utime(tmp_path / TRIAL, (0, 0))
     asyncio.run(gateway.look())
     assert gateway.traffic.withdrawn
     found = gateway.traffic._samples.found()

@@ -65,6 +65,17 @@ def test_a_candidate_that_fails_always_is_ended_after_a_handful() -> None:
     assert found.verdict == "worse" and "in a row" in found.why and requests == SETTINGS.failures_in_a_row
 
 
+def test_an_outage_of_both_ends_no_trial() -> None:
+    arms: dict[Arm, ArmSamples] = {"champion": ArmSamples(), "candidate": ArmSamples()}
+    for _ in range(40):
+        for arm in arms.values():
+            arm.add(True, 1.0, 0.0, False)
+        assert conclude(arms, SETTINGS) is None
+    arms["champion"].add(False, 1.0, 0.0, True)
+    found = conclude(arms, SETTINGS)
+    assert found is not None and found.why == "40 requests in a row failed"
+
+
 @pytest.mark.parametrize(
     ("planted", "said"), [(BAD[0], "requests fail"), (BAD[1], "takes"), (BAD[2], "costs"), (BAD[3], "costs")]
 )

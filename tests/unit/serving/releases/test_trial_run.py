@@ -1,6 +1,7 @@
 """The release's side of a trial: what it asks, and what it says of answers that get no verdict."""
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from orchestra.config.deploy import Canary
 from orchestra.errors import ServiceError
 from orchestra.serving.releases import trial_run as module
-from orchestra.serving.releases.trial import ReleaseTrial
+from orchestra.serving.releases.trial import TRIAL, ReleaseTrial, is_waited_for, write_trial
 from orchestra.serving.releases.trial_run import TrialPlan, TrialRun
 from orchestra.types import Example
 from tests.support.endpoint import Double, Script, answer, serving
@@ -80,6 +81,23 @@ def test_a_busy_gateway_is_asked_again(tmp_path: Path, monkeypatch: pytest.Monke
     with trial(tmp_path, [*busy, (200, answer("888"), 0.0)], PROBES) as (run, double):
         assert run.run().verdict == "passed"
         assert run.figures()["candidate.judged"] == 30 and len(double.asked) >= 100
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_of_another_gateway_is_no_fault_of_the_candidate(tmp_path: Path, status: int) -> None:
+    with trial(tmp_path, [(status, {}, 0.0)], PROBES) as (run, _):
+        with pytest.raises(ServiceError, match=rf"HTTP {status} — give ORCHESTRA_API_KEY a key of this gateway"):
+            run.run()
+        assert run.figures()["candidate.failed"] == 0
+
+
+def test_a_release_that_waits_says_so(tmp_path: Path) -> None:
+    with trial(tmp_path, [(200, answer("888"), 0.0)], PROBES) as (run, _):
+        write_trial(tmp_path, run._trial)
+        os.utime(tmp_path / TRIAL, (0, 0))
+        assert not is_waited_for(tmp_path)
+        run.run()
+        assert is_waited_for(tmp_path)
 
 
 def test_answers_that_take_longer_than_the_trial_are_waited_for(tmp_path: Path) -> None:

@@ -235,6 +235,8 @@ def test_keys_guard_the_gateway(tmp_path: Path) -> None:
     error = reply.json()["error"]
     assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
     assert "the next call could cost" in error["message"] and "orchestra" not in reply.json()
+    stream = call(gateway, tmp_path, "POST", PATH, json={**body, "stream": True}, headers=headers)
+    assert stream.status_code == 429 and json.loads(stream.text) == reply.json()
     (key,) = gateway.keys.list()
     assert float(key.spent_usd) == pytest.approx(spent) and key.spent_usd <= Decimal("0.0004")
 
