@@ -13,6 +13,7 @@ from orchestra.config.schema import Grpo
 from orchestra.errors import DataError
 from orchestra.files import atomic
 from orchestra.files.examples import in_range, read_examples, split_watched, with_difficulties
+from orchestra.files.jsonl import end_with_a_line
 from orchestra.rewards.properties import check_weights
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
@@ -188,7 +189,10 @@ def log_earlier(stage: Stage) -> None:
     """Send the steps of attempts that were ended, up to the checkpoint, to this attempt's MLflow run: its curves are
     whole then."""
     file, last = stage.work_dir() / STEPS, last_step(stage.work_dir() / "checkpoints")
-    for row in _last_of_each_step(file) if file.is_file() else ():
+    if not file.is_file():
+        return
+    end_with_a_line(file)
+    for row in _last_of_each_step(file):
         if row["step"] <= last:
             stage.log_metrics({name: value for name, value in row.items() if name != "step"}, row["step"])
 

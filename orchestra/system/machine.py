@@ -43,10 +43,11 @@ HELPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("micro_batch", "1", {"rows": 1, "accumulates": True}),
     ("gradient_checkpointing", "true", {"checkpointing": True}),
     ("precision", "bfloat16", {"bfloat16": True}),
-    ("strategy", "zero3", {"strategy": "zero3", "muon": False}),
-    ("lora", f"{{rank: {LORA_RANK}}}", {"lora": LORA_RANK, "strategy": "ddp", "muon": False}),
+    ("optimizer", "adamw", {"muon": False}),
+    ("strategy", "zero3", {"strategy": "zero3"}),
+    ("lora", f"'{{rank: {LORA_RANK}}}'", {"lora": LORA_RANK, "strategy": "ddp"}),
 )
-"""Settings of a stage that lower its peak, each with what it changes of the plan; the cheapest in time come first."""
+"""Settings that lower a stage's peak, or that the next need, with what they change of the plan; the quickest first."""
 
 
 @dataclass(frozen=True)

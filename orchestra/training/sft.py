@@ -168,7 +168,7 @@ def train_rows(
         max_length=None,
         train_sampling_strategy="sequential",
         logging_first_step=True,
-        logging_steps=10,
+        logging_steps=10 if len(rows) * settings.epochs >= 20 * settings.batch_size else 1,
         data_seed=settings.seed,
         ddp_find_unused_parameters=False,
         deepspeed=None if deepspeed is None else str(deepspeed),

@@ -27,7 +27,8 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training.compute.lora import adapted
 from orchestra.training.grpo.engine.sync import RolloutEngine
 from orchestra.training.grpo.engine.weights import WholeWeights, untied
-from orchestra.training.grpo.rollouts import Rounds, training_rows
+from orchestra.training.grpo.order import training_rows
+from orchestra.training.grpo.rollouts import Rounds
 from orchestra.training.grpo.trainer import GrpoResult, train_grpo
 from orchestra.types import Episode
 from tests.support.engines import HEAD, MAX_LEN, Compared, engine, servers, workspace

@@ -12,7 +12,7 @@ from orchestra.config.schema import Grpo
 from orchestra.text import digest
 from orchestra.training.distributed import wait_for_all
 from orchestra.training.grpo.best_checkpoint import BestCheckpoint
-from orchestra.training.grpo.health import RECENT, is_good, reason_to_stop, trends
+from orchestra.training.grpo.health import RECENT, failed_to_the_end, is_good, reason_to_stop, trends
 from orchestra.training.grpo.rollouts import Rounds
 
 HISTORY = "history.json"
@@ -79,13 +79,17 @@ def watch(
         def on_step_end(
             self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
         ) -> None:
-            reason = reason_to_stop(rounds.history, settings.max_infrastructure_failures, since=self.restored)
+            most, last = settings.max_infrastructure_failures, state.global_step == settings.steps
+            reason = reason_to_stop(rounds.history, most, since=self.restored)
+            if last and (failed := failed_to_the_end(rounds.history, most, since=self.restored)) is not None:
+                # The next attempt plays these steps again; from a checkpoint of the last one nothing would be left.
+                reason, control.should_save = failed, False
             if state.is_world_process_zero:
-                self.best.decide(state.global_step, is_good(rounds.history, settings.max_infrastructure_failures))
+                self.best.decide(state.global_step, is_good(rounds.history, most))
             if reason is not None:
                 self.stopped.append(reason)
                 control.should_training_stop = True
-            if state.global_step % settings.eval_every == 0 or state.global_step == settings.steps:
+            if state.global_step % settings.eval_every == 0 or last:
                 with playable() as model:
                     if state.is_world_process_zero:
                         log({f"dev/{k}": v for k, v in (evaluate(model) or {}).items()}, state.global_step)

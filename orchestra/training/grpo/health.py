@@ -26,7 +26,7 @@ MAX_ENTROPY_LOST = 0.95
 """Share of the first window's entropy that may be lost; beyond it nothing is tried any more."""
 UNKNOWN = {"valid": 1.0}
 """What a measure is taken for while no step has it; 0 otherwise."""
-PARTS = {"tool_share/": "calls", "reward_": "reward"}
+PARTS = {"tool_share/": "calls", "expert_share/": "expert_calls", "reward_": "reward"}
 """Measures that add up over their names, and what a step has that has any of them: what it does not name is 0 there."""
 
 History = Sequence[Mapping[str, float]]
@@ -87,24 +87,34 @@ def shares(episodes: Sequence[Episode], examples: Mapping[str, Example]) -> dict
     """Where the calls that ran went: `kind_share/<kind>` and `tool_share/<tool>` of all calls, and the largest ones.
 
     A tool is its catalogue entry, whatever name it was shown under; domain tools are one. Tools that were offered and
-    not called have a share of 0. `top_expert_share` is of expert calls.
+    not called have a share of 0. `expert_share/<tool>` is of the expert calls where several experts were offered, and
+    `expert_calls` how many those are an episode.
     """
     calls = Counter(key for episode in episodes for key in _called(episode, examples))
     offered = {key for e in episodes if e.example_id in examples for key in _offered(examples[e.example_id])}
     total = calls.total() or 1
-    experts = {tool: count for (kind, tool), count in calls.items() if kind is ToolKind.EXPERT}
+    chosen = Counter(tool for episode in episodes for tool in _chosen(episode, examples))
     kinds = {kind: sum(n for (k, _), n in calls.items() if k is kind) for kind in ToolKind}
     return {
         "calls": calls.total() / len(episodes) if episodes else 0.0,
         **{f"kind_share/{kind.value}": count / total for kind, count in kinds.items()},
         **{f"tool_share/{tool}": calls[kind, tool] / total for kind, tool in sorted(offered | set(calls))},
         "top_tool_share": max(calls.values(), default=0) / total,
-        "top_expert_share": max(experts.values(), default=0) / (sum(experts.values()) or 1),
+        "expert_calls": chosen.total() / len(episodes) if episodes else 0.0,
+        **{f"expert_share/{tool}": count / chosen.total() for tool, count in sorted(chosen.items())},
     }
 
 
 def _offered(example: Example) -> set[tuple[ToolKind, str]]:
     return {(s.kind, "domain" if s.kind is ToolKind.DOMAIN else s.tool) for s in example.toolbox}
+
+
+def _chosen(episode: Episode, examples: Mapping[str, Example]) -> list[str]:
+    """The experts that the episode called, unless its example offers one alone."""
+    example = examples.get(episode.example_id)
+    if example is not None and sum(spec.kind is ToolKind.EXPERT for spec in example.toolbox) < 2:
+        return []
+    return [tool for kind, tool in _called(episode, examples) if kind is ToolKind.EXPERT]
 
 
 def _called(episode: Episode, examples: Mapping[str, Example]) -> list[tuple[ToolKind, str]]:
@@ -212,10 +222,9 @@ def format_lost(run: Recent) -> HealthCheck:
 
 @stop_reason("collapse")
 def one_expert(run: Recent) -> HealthCheck:
-    """One expert is asked, whatever the question."""
-    share = run.now("top_expert_share")
-    says = f"{share:.0%} of expert calls go to one expert"
-    return HealthCheck(share, run.began("top_expert_share"), MAX_TOOL_SHARE, says)
+    """One expert is asked, whatever the question and whoever else is offered."""
+    share, began = _largest_expert(run.history[-run.window :]), _largest_expert(run.history[:WINDOW])
+    return HealthCheck(share, began, MAX_TOOL_SHARE, f"{share:.0%} of expert calls go to one expert")
 
 
 @stop_reason("collapse")
@@ -271,6 +280,13 @@ def reason_to_stop(history: History, max_failed: float, since: int = 0) -> str |
     return None
 
 
+def failed_to_the_end(history: History, max_failed: float, since: int = 0) -> str | None:
+    """The same of a training that ended with fewer steps than a reason needs: tools failed in those since a restart."""
+    rows = history[since:][-WINDOW:]
+    check = infrastructure(Recent(rows, len(rows), max_failed))
+    return f"infrastructure: {check.says}" if rows and check.broken else None
+
+
 def is_good(history: History, max_failed: float) -> bool:
     """Whether a checkpoint after these steps is one to go back to: nothing is half way to where it would be stopped."""
     recent = Recent(history, RECENT, max_failed)
@@ -292,6 +308,13 @@ def _mean(rows: History, name: str, unknown: float = 0.0) -> float:
     """Over the rows that have it: a step without one known verdict has no accuracy."""
     found = [row[name] for row in rows if name in row]
     return fmean(found) if found else unknown
+
+
+def _largest_expert(rows: History) -> float:
+    """The share of the expert that is called most over all of the steps with a choice of experts."""
+    steps = [row for row in rows if row.get("expert_calls")]
+    names = {name for row in steps for name in row if name.startswith("expert_share/")}
+    return max((fmean(row.get(name, 0.0) for row in steps) for name in names), default=0.0)
 
 
 def averages(rows: History) -> dict[str, float]:

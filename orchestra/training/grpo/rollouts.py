@@ -21,14 +21,14 @@ from orchestra.rewards.limits import Multipliers
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
-from orchestra.training.distributed import gathered, rank, wait_for_all, whole_weights
+from orchestra.training.distributed import gathered, rank, wait_for_all, whole_weights, world_size
 from orchestra.training.grpo.branching.means import ChoiceMeans
-from orchestra.training.grpo.branching.plan import Plan, first_turns, tried
+from orchestra.training.grpo.branching.plan import Plan, first_turns, own_share, tried
 from orchestra.training.grpo.branching.plan import plan as branches
 from orchestra.training.grpo.engine.ahead import Ahead
 from orchestra.training.grpo.health import measure
 from orchestra.training.grpo.spent import StepSpending
-from orchestra.types import Category, Episode, Example, Price, add_up
+from orchestra.types import Episode, Example, Price, add_up
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -188,11 +188,12 @@ class Rounds:
         size, branch = self.settings.group_size, self.settings.branch
         plans: list[Plan | None] = [None] * len(chosen)
         if branch is not None:
-            later = chosen[: math.ceil(branch.later * branch.share * len(chosen))]
+            later = chosen[: own_share(branch.later * branch.share, len(chosen), rank(), world_size())]
             first = first_turns(chosen, self.policy, self.codec, self.limits)
             begun = self._starts(later, first, branch) if branch.starts == "even" else {}
             played = self._played(later, begun, samples=[1] * len(later))
-            plans = branches(chosen, first, self.policy, self.codec, self.limits, branch, size, played)
+            wanted = own_share(branch.share, len(chosen), rank(), world_size())
+            plans = branches(chosen, first, self.policy, self.codec, self.limits, branch, size, played, wanted)
         # Played apart: where what follows a choice is greedy, and where other turns come before it.
         groups: list[list[Episode]] = [[] for _ in chosen]
         sorts = [(branch is not None and branch.greedy and p is not None, len(p.before) if p else 0) for p in plans]
@@ -333,28 +334,3 @@ def sampled_logprobs(episode: Episode) -> list[float]:
 def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) -> list[float | None]:
     """TRL's reward function: what the rollout already computed per group. None leaves a row out."""
     return eq2
-
-
-def training_rows(examples: Sequence[Example], settings: Grpo) -> list[dict[str, Any]]:
-    """One epoch's rows: exactly as many examples as the rounds take, in a seeded order, repeated when there are few.
-
-    Categories come in the shares of `settings.mix`, or as often as they are in `examples` when it is empty. Resuming
-    replays the order only within the first epoch, so the whole training is one.
-    """
-    need = settings.steps // settings.num_iterations * settings.examples_per_step
-    by_category: defaultdict[Category, list[Example]] = defaultdict(list)
-    for example in examples:
-        by_category[example.category].append(example)
-    shares = {c: settings.mix.get(c, 0.0) if settings.mix else len(each) for c, each in by_category.items()}
-    if not any(shares.values()):
-        fix = f"give one of these a share: {', '.join(by_category)}"
-        raise TrainingError("no training example is of a category in it", where="params.yaml grpo.mix", fix=fix)
-    streams = {c: _shuffled_for_ever(each, random.Random(f"{settings.seed}/{c}")) for c, each in by_category.items()}
-    order = random.Random(settings.seed).choices(list(shares), list(shares.values()), k=need)
-    return [{"prompt": [{"role": "user", "content": "", "example_id": next(streams[c]).id}]} for c in order]
-
-
-def _shuffled_for_ever(examples: Sequence[Example], rng: random.Random) -> Iterator[Example]:
-    """Each example once, in a new order every time round."""
-    while True:
-        yield from rng.sample(examples, len(examples))

@@ -28,8 +28,9 @@ from orchestra.training.grpo.budgets import with_budgets
 from orchestra.training.grpo.callbacks import HISTORY, MEANS, TRAINING, Evaluate, Log, identity, watch
 from orchestra.training.grpo.group_trainer import trainer_class
 from orchestra.training.grpo.health import declined
+from orchestra.training.grpo.order import training_rows
 from orchestra.training.grpo.passes import tree_attention
-from orchestra.training.grpo.rollouts import Rounds, eq2, training_rows
+from orchestra.training.grpo.rollouts import Rounds, eq2
 from orchestra.training.grpo.spent import StepSpending
 from orchestra.training.optimizer import new_optimizer
 from orchestra.training.resume import complete_marker, last_complete

@@ -1,5 +1,6 @@
 """The memory forecast: published sizes of Qwen3, what each strategy spares, and the setting that makes a stage fit."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 from orchestra.cli.common import CheckResult
 from orchestra.cli.readiness import _memory, examine_profile, refuse, shape_of
 from orchestra.config.compute import Lora
+from orchestra.config.overrides import effective
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.rollout.inference.decoder import MAX_PARAMETERS
@@ -267,6 +269,15 @@ def test_the_setting_that_helps_makes_it_fit() -> None:
     found = {need.stage: need for need in needs(large, SMALL, [replace(H100, memory=256 * GIB)])}
     assert found["grpo"].fits or "--set" in found["grpo"].helps
     assert not list(needs(large, EIGHT, [H100]))[1].fits
+
+
+def test_the_settings_that_help_can_be_typed_and_hold() -> None:
+    """LoRA and ZeRO go with adamw, and the shell parts braces."""
+    params = load_params(ROOT / "params.yaml")
+    helps = [need.helps for need in needs(params, EIGHT, [replace(H100, memory=40 * GIB)])]
+    assert any("lora" in one for one in helps)
+    for one in filter(None, helps):
+        assert effective(ROOT / "params.yaml", [word for word in shlex.split(one) if word != "--set"])
 
 
 def test_a_profile_is_examined_without_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def test_a_continued_training_s_curves_are_whole(tmp_path: Path, monkeypatch: py
     rows: list[dict[str, float]] = [{"step": step, "train/reward": step / 10} for step in (1, 2, 3, 4)]
     rows.insert(2, {"step": 2, "dev/accuracy": 0.5})
     lines = [json.dumps({"ledger": "l.jsonl", **row}) + "\n" for row in [*rows, rows[-1] | {"train/reward": 0.9}]]
-    (work / STEPS).write_text("".join(lines), encoding="utf-8")
+    # A full disk cut the last line, and the stage could never be continued.
+    (work / STEPS).write_text("".join(lines) + '{"step": 5, "train/rew', encoding="utf-8")
     for step in (2, 4):
         (work / f"checkpoints/checkpoint-{step}").mkdir(parents=True)
     (work / f"checkpoints/checkpoint-2/{MARKER}").touch()

@@ -118,6 +118,12 @@ class Plan:
         return [m * (place >= point and (weights == "policy" or place < end)) for place, m in enumerate(own)]
 
 
+def own_share(share: float, own: int, rank: int = 0, ranks: int = 1) -> int:
+    """How many of this rank's `own` groups are of that share of all ranks' groups, which the ranks part evenly."""
+    most = math.ceil(share * own * ranks)
+    return (rank + 1) * most // ranks - rank * most // ranks
+
+
 def plan(
     examples: Sequence[Example],
     first: Mapping[str, list[int]],
@@ -127,14 +133,16 @@ def plan(
     branch: Branch,
     size: int,
     played: Sequence[Episode] = (),
+    most: int | None = None,
 ) -> list[Plan | None]:
-    """A plan for each example; None where there is no choice point: its group is sampled.
+    """A plan for each of the first `most` examples (default: by `branch.share`); None where there is no choice point,
+    and for the others: their groups are sampled.
 
     `first` has their `first_turns`. `played` holds an episode of each of the first examples, whose later turns are
     tried. They all try turns of one number, which is drawn among the later turns; the first turn where an episode has
     none of that number.
     """
-    wanted = examples[: math.ceil(branch.share * len(examples))]
+    wanted = examples[: own_share(branch.share, len(examples)) if most is None else most]
     depth = _depth(played, random.Random(f"later/{policy.seed}"))
     later = []
     for example, episode in zip(wanted, played, strict=False):

@@ -10,6 +10,7 @@ from orchestra.training.grpo.health import (
     WINDOW,
     averages,
     declined,
+    failed_to_the_end,
     is_good,
     measure,
     outcomes,
@@ -21,8 +22,8 @@ from orchestra.types import Charge, Component, Episode, ToolCall, Turn
 from tests.support.worlds import NEUTRAL, catalogue, episode, example
 
 GOOD = {
-    "failed": 0.0, "valid": 0.9, "top_expert_share": 0.5, "top_tool_share": 0.4, "accuracy": 0.7, "reward": 1.0,
-    "entropy": 0.2, "dead_groups": 0.3,
+    "failed": 0.0, "valid": 0.9, "expert_calls": 1.0, "expert_share/gpt-5": 0.5, "top_tool_share": 0.4,
+    "accuracy": 0.7, "reward": 1.0, "entropy": 0.2, "dead_groups": 0.3,
 }  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def test_a_healthy_run_goes_on() -> None:
     [
         ("infrastructure", {"failed": 0.3}),
         ("format lost", {"valid": 0.4}),
-        ("collapse: 99% of expert calls", {"top_expert_share": 0.99}),
+        ("collapse: 99% of expert calls", {"expert_share/gpt-5": 0.99}),
         ("collapse: 97% of calls", {"top_tool_share": 0.97}),
         ("reward hacking", {"accuracy": 0.5, "reward": 1.5}),
         ("decline", {"accuracy": 0.35, "reward": 0.5}),
@@ -94,7 +95,7 @@ def test_nothing_known_is_no_crash() -> None:
 
 
 def test_a_short_run_is_not_judged() -> None:
-    for now in ({"failed": 1.0}, {"valid": 0.0}, {"top_expert_share": 1.0}, {"dead_groups": 1.0}):
+    for now in ({"failed": 1.0}, {"valid": 0.0}, {"expert_share/gpt-5": 1.0}, {"dead_groups": 1.0}):
         assert reason_to_stop(run(now, steps=WINDOW - 1), 0.2) is None
 
 
@@ -123,8 +124,8 @@ def test_failures_before_a_restart_do_not_count_but_everything_else_does() -> No
         ({"accuracy": 0.9, "valid": 1.0, "reward": 2.0}, True),
         ({"valid": 0.75}, True),
         ({"valid": 0.65}, False),
-        ({"top_expert_share": 0.7}, True),
-        ({"top_expert_share": 0.8}, False),
+        ({"expert_share/gpt-5": 0.7}, True),
+        ({"expert_share/gpt-5": 0.8}, False),
         ({"accuracy": 0.65, "reward": 1.1}, True),
         ({"accuracy": 0.6, "reward": 1.1}, False),
         ({"accuracy": 0.6, "reward": 0.9}, True),
@@ -148,8 +149,9 @@ def test_what_is_good_from_the_start() -> None:
     assert not is_good(run({"valid": 0.45}), 0.2)
 
 
+MEASURES = ("failed", "valid", "expert_calls", "expert_share/gpt-5", "top_tool_share", "accuracy")
 rows = st.fixed_dictionaries(
-    {name: st.floats(0, 1) for name in ("failed", "valid", "top_expert_share", "top_tool_share", "accuracy")},
+    {name: st.floats(0, 1) for name in MEASURES},
     optional={"reward": st.floats(0, 2), "entropy": st.floats(0, 3), "dead_groups": st.sampled_from([0.0, 1.0])},
 )
 
@@ -190,7 +192,7 @@ def test_shares_are_of_catalogue_entries_whatever_they_were_called() -> None:
         {
             "calls": 1.5, "kind_share/basic": 1 / 3, "kind_share/expert": 2 / 3, "kind_share/domain": 0,
             "tool_share/gpt-5": 2 / 3, "tool_share/gpt-5-mini": 0, "tool_share/search": 1 / 3,
-            "top_tool_share": 2 / 3, "top_expert_share": 1.0,
+            "top_tool_share": 2 / 3, "expert_calls": 1.0, "expert_share/gpt-5": 1.0,
         }
     )  # fmt: skip
     assert shares(made, {})["tool_share/oracle"] == pytest.approx(2 / 3)
@@ -208,8 +210,34 @@ def called(*tools: tuple[str, Component]) -> Episode:
 
 def test_collapse_counts_experts_only() -> None:
     made = [episode(calls={"gpt-5": 3}), episode(calls={"gpt-5-mini": 1})]
-    assert shares(made, {})["top_expert_share"] == 0.75
-    assert shares([episode()], {})["top_expert_share"] == shares([], {})["top_tool_share"] == 0.0
+    found = shares(made, {})
+    assert (found["expert_calls"], found["expert_share/gpt-5"], found["expert_share/gpt-5-mini"]) == (2.0, 0.75, 0.25)
+    assert shares([episode()], {})["expert_calls"] == shares([], {})["top_tool_share"] == 0.0
+
+
+def test_where_one_expert_is_offered_alone_nothing_collapses() -> None:
+    item = example(toolbox=[catalogue().spec("gpt-5"), catalogue().spec("search")])
+    found = shares([episode(calls={"gpt-5": 3})], {item.id: item})
+    assert found["tool_share/gpt-5"] == 1 and found["expert_calls"] == 0
+    assert not any(name.startswith("expert_share/") for name in found)
+
+
+def test_experts_that_take_turns_are_no_collapse() -> None:
+    """Each step asks one alone, as with one example a step; over all steps both are asked alike."""
+    steps = [{"expert_calls": 1.0, f"expert_share/{name}": 1.0} for name in ("a", "b")] * WINDOW
+    history = [{**{k: v for k, v in GOOD.items() if not k.startswith("expert")}, **step} for step in steps]
+    assert reason_to_stop(history, 0.2) is None and is_good(history, 0.2)
+    assert (reason_to_stop(history[::2], 0.2) or "").startswith("collapse: 100% of expert calls")
+
+
+def test_tools_that_fail_to_the_end_of_a_short_training_are_told() -> None:
+    dead = run({"failed": 1.0}, steps=4)
+    assert reason_to_stop(dead, 0.2) is None
+    assert failed_to_the_end(dead, 0.2) == "infrastructure: 100% of episodes failed over 4 steps"
+    assert failed_to_the_end([*dead, *run({})], 0.2) is failed_to_the_end([], 0.2) is None
+    # What failed before a restart does not count, and after it does.
+    assert failed_to_the_end(dead, 0.2, since=4) is None
+    assert (failed_to_the_end([*run({}), *dead], 0.2, since=WINDOW) or "").endswith("over 4 steps")
 
 
 def test_entropy_is_the_mean_surprise_of_the_policy_s_own_tokens() -> None:

@@ -14,7 +14,7 @@ from orchestra.errors import ConfigError, DataError, TrainingError
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.grpo.health import WINDOW
-from orchestra.training.grpo.rollouts import training_rows
+from orchestra.training.grpo.order import training_rows
 from orchestra.training.grpo.trainer import GrpoResult, train_grpo
 from orchestra.types import Category, Example, Preference
 from tests.support.worlds import PRICE, codec, easy_example, example, same, toolkit, warm_model
@@ -111,6 +111,19 @@ def test_dead_infrastructure_stops_a_run_that_goes_on_when_mended(tools: Toolkit
     assert [row["failed"] for row in result.history] == [1.0] * WINDOW + [0.0] * 2
 
 
+def test_a_short_training_whose_tools_all_fail_is_none_and_is_trained_once_they_work(
+    tools: Toolkit, tmp_path: Path
+) -> None:
+    """Fewer steps than a window: it ended as a success, and from its last checkpoint no attempt would train."""
+    dead = examples(verifier=easy_example().verifier.model_copy(update={"kind": "judge", "answer": "x"}))
+    settings = SETTINGS.model_copy(update={"save_steps": 4})
+    with pytest.raises(TrainingError, match="infrastructure: 100% of episodes failed over 4 steps"):
+        train(tools, tmp_path, settings, items=dead)
+    _, result, _ = train(tools, tmp_path, settings)
+    assert (result.resumed_from, result.steps, result.stopped) == (0, 4, None)
+    assert [row["failed"] for row in result.history] == [0.0] * 4
+
+
 def test_several_optimizer_steps_a_generation_put_the_clip_to_use(tools: Toolkit, tmp_path: Path) -> None:
     """With one step every ratio is 1 and nothing is clipped; the second step on the same episodes is bounded."""
     _, once, first = train(tools, tmp_path / "once")
@@ -201,6 +214,18 @@ def test_the_rows_of_a_run_are_one_epoch(steps: int) -> None:
     assert [row["prompt"][0]["example_id"] for row in training_rows(examples(), longer)][: len(rows)] == rows
     other = settings.model_copy(update={"seed": 1, "steps": 9})
     assert training_rows(examples(), other) != training_rows(examples(), settings.model_copy(update={"steps": 9}))
+
+
+@pytest.mark.parametrize(("count", "a_step", "copies"), [(10, 8, 0), (10, 4, 0), (7, 7, 0), (3, 4, 40)])
+def test_no_round_has_an_example_twice_where_there_are_others(count: int, a_step: int, copies: int) -> None:
+    """Its second group would be the first's copy: chances hang on the example's id."""
+    some = [easy_example(f"e{i}", CHEAP) for i in range(count)]
+    settings = SETTINGS.model_copy(update={"steps": 40, "examples_per_step": a_step})
+    rows = [row["prompt"][0]["example_id"] for row in training_rows(some, settings)]
+    rounds = [rows[i : i + a_step] for i in range(0, len(rows), a_step)]
+    assert sum(len(one) - len(set(one)) for one in rounds) == copies
+    counts = Counter(rows).values()
+    assert max(counts) - min(counts) <= 1 + (a_step % count > 0)
 
 
 def test_the_mix_says_which_categories_are_trained_on() -> None:

@@ -16,7 +16,7 @@ from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.grpo.branching.plan import _depth, _scores, _Tried, tried
+from orchestra.training.grpo.branching.plan import _depth, _scores, _Tried, own_share, tried
 from tests.support.worlds import PRICE, codec, episode
 from tests.unit.training.grpo.branching.world import (
     AT_NAME,
@@ -275,3 +275,11 @@ def test_a_settled_choice_is_not_tried_again() -> None:
         acting.seed = seed
         settled = AT_WORD.model_copy(update={"settled": 0.5})
         assert plans([question()], acting, settled) == [None]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize(("ranks", "own"), [(1, 8), (2, 4), (8, 1), (3, 2)])
+def test_a_share_of_a_step_s_groups_is_the_same_on_any_number_of_ranks(share: float, ranks: int, own: int) -> None:
+    parts = [own_share(share, own, rank, ranks) for rank in range(ranks)]
+    assert sum(parts) == own_share(share, own * ranks) == math.ceil(share * own * ranks)
+    assert max(parts) - min(parts) <= 1 and max(parts) <= own
