@@ -26,9 +26,10 @@ from orchestra.serving.episodes.conversation import (
     question,
 )
 from orchestra.serving.episodes.frames import PromptFrames
-from orchestra.serving.episodes.job import Job
+from orchestra.serving.episodes.job import Job, unfinished
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving
+from orchestra.serving.shared.spending import RequestSpending
 from orchestra.serving.toolbox import Shelf, ToolChoice, experts, known_tools, preference, spelt
 from orchestra.serving.wire.errors import ApiError, bad_request, unsupported
 from orchestra.serving.wire.reply import report
@@ -249,12 +250,12 @@ class Backend:
 
         Where its seconds or the caller's dollars are over, it is the episode of the turns until then; the seconds count
         from where the clock began. Raises `BudgetError` where `budget` does not pay for the first turn. Each turn that
-        ends is added to `turns`: they are paid for, whatever becomes of the episode.
+        ends is added to `turns`, and one that is cut with its charges: they are paid for, whatever becomes of the rest.
         """
         from orchestra.rollout.loop import RolloutOptions, run_episodes
         from orchestra.tools.chat.breaker import longest_wait
 
-        turns = [] if turns is None else turns
+        turns, booked = [] if turns is None else turns, RequestSpending(budget)
         policy = self._cautious(self.policy if clock is None else clock.watched(self.policy), job.request)
 
         def told(conversation: Conversation, turn: Turn) -> None:
@@ -275,21 +276,20 @@ class Backend:
             handed_over=job.own,
             barred=job.barred,
             max_written=job.request.max_written,
-            budget=budget,
+            budget=booked,
         )
         left_s = job.seconds - (0 if clock is None else clock.now())
         try:
             async with asyncio.timeout(left_s) as limit, self._turnstile:
                 with longest_wait(self.expert_wait_s):
                     episodes = await run_episodes([job.example], policy, self.codec, self.toolkit, options)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return self._unfinished(job, turns, StopReason.TIME_LIMIT)
-        except BudgetError:
-            if not turns:
-                raise
-            return self._unfinished(job, turns, StopReason.BUDGET)
+        except BaseException as error:
+            begun, turns[:] = bool(turns), booked.with_cut(turns)
+            if isinstance(error, TimeoutError) and limit.expired():
+                return unfinished(job, self.policy.name, turns, StopReason.TIME_LIMIT)
+            if isinstance(error, BudgetError) and begun:
+                return unfinished(job, self.policy.name, turns, StopReason.BUDGET)
+            raise
         return episodes[0]
 
     def _cautious(self, policy: Policy, request: ChatRequest) -> Policy:
@@ -298,16 +298,6 @@ class Backend:
             return policy
         asked = sum(message.role in ("user", "tool") for message in request.messages)
         return CautiousPolicy(policy, self._least, self._doubted, self.codec, sums=asked == 1)
-
-    def _unfinished(self, job: Job, turns: Sequence[Turn], stop: StopReason) -> Episode:
-        return Episode(
-            example_id=job.trace_id,
-            policy=self.policy.name,
-            prompt_ids=tuple(job.prompt),
-            turns=tuple(turns),
-            stop=stop,
-            simulated=any(charge.simulated for turn in turns for charge in turn.charges),
-        )
 
     def report(self, job: Job, episode: Episode, wall_s: float) -> dict[str, Any]:
         """The `orchestra` object of the job's response."""

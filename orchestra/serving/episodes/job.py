@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestra.config.schema import Rollout
 from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire.request import ChatRequest
-from orchestra.types import Example
+from orchestra.types import Episode, Example, StopReason, Turn
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,15 @@ class Job:
     @property
     def tools(self) -> frozenset[str]:
         return frozenset(spec.name for spec in self.example.toolbox)
+
+
+def unfinished(job: Job, policy: str, turns: Sequence[Turn], stop: StopReason) -> Episode:
+    """The episode of the turns until a limit of the job."""
+    return Episode(
+        example_id=job.trace_id,
+        policy=policy,
+        prompt_ids=tuple(job.prompt),
+        turns=tuple(turns),
+        stop=stop,
+        simulated=any(charge.simulated for turn in turns for charge in turn.charges),
+    )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from sqlite3 import Connection
 
+from orchestra.accounting.budget import SpendingCap
 from orchestra.errors import BudgetError
 from orchestra.serving.shared.database import LEASE_S, Database
 from orchestra.serving.shared.keys import PERIODS, period_of
-from orchestra.types import Charge, add_up
+from orchestra.types import Charge, Turn, add_up
 
 HOLD_S = LEASE_S
 """Seconds after which what a killed gateway held back is free again."""
@@ -124,3 +125,33 @@ class KeyBudget:
         row = store.execute("SELECT spent_usd, spent_in, period FROM keys WHERE id = ?", (self._key,)).fetchone()
         present = period_of(row[2] if row[2] in PERIODS else "total", time.time())
         return Decimal(row[0]) if row[1] == present else Decimal(0), present
+
+
+class RequestSpending:
+    """What a request is charged, which its key's budget, if there is one, holds back, books and may refuse."""
+
+    def __init__(self, budget: SpendingCap | None) -> None:
+        self._budget = budget
+        self.cap_usd = None if budget is None else budget.cap_usd
+        self._booked: list[Charge] = []
+
+    def hold(self, worst_usd: Decimal) -> contextlib.AbstractContextManager[None]:
+        """As the budget's."""
+        return contextlib.nullcontext() if self._budget is None else self._budget.hold(worst_usd)
+
+    async def room(self, worst_usd: Decimal) -> None:
+        """As the budget's."""
+        if self._budget is not None:
+            await self._budget.room(worst_usd)
+
+    def book(self, charge: Charge) -> None:
+        """Count a charge."""
+        self._booked.append(charge)
+        if self._budget is not None:
+            self._budget.book(charge)
+
+    def with_cut(self, turns: Sequence[Turn]) -> list[Turn]:
+        """The turns, and one with what was charged besides where another one was cut."""
+        rest = self._booked[sum(len(turn.charges) for turn in turns) :]
+        cut = [Turn(ids=(), text="", parse_error="the turn was cut", charges=tuple(rest))] if rest else []
+        return [*turns, *cut]

@@ -1,6 +1,7 @@
 """No number of parallel calls, in any number of gateways, crosses a key's dollars."""
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 from decimal import Decimal
@@ -11,13 +12,17 @@ import pytest
 from orchestra.errors import BudgetError
 from orchestra.rollout.charges import paid_turns
 from orchestra.rollout.policies.base import Conversation, Generation, KeepsNothing
+from orchestra.serving.gateway import Gateway
 from orchestra.serving.shared import spending
 from orchestra.serving.shared.database import Database
 from orchestra.serving.shared.keys import PERIODS, Keys, Period
 from orchestra.serving.shared.spending import FORGET_S, HOLD_S, KeyBudget, renew_holds
+from orchestra.tools.base import ToolResult
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.types import Charge, Component, Price
+from tests.support.serving_world import backend
 from tests.support.worlds import ROOT, example
+from tests.unit.serving.test_gateway import call as ask
 
 CENT = Decimal("0.01")
 
@@ -78,6 +83,29 @@ def test_a_turn_that_its_caller_leaves_counts_at_its_worst_and_once(budgets: lis
 
     asyncio.run(go())
     assert left(budgets[1]) == 6 * CENT
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_reply_at_the_time_limit_tells_what_the_key_was_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    """Of the turn whose tool was still at work, too."""
+
+    async def slow(*_: object) -> ToolResult:
+        await asyncio.sleep(60)
+        return ToolResult(text="late")
+
+    monkeypatch.setattr("orchestra.tools.session.result_of", slow)
+    gateway = Gateway(tmp_path, backend=backend(tmp_path))
+    headers = {"Authorization": f"Bearer {gateway.keys.create('team', budget_usd=Decimal(1))[1]}"} if keyed else {}
+    body = {"messages": [{"role": "user", "content": "what is 1+1?"}], "max_seconds": 0.3}
+    told = ask(gateway, tmp_path, "POST", "/v1/chat/completions", json=body, headers=headers).json()
+    assert told["orchestra"]["stop"] == "time_limit" and told["usage"]["completion_tokens"] > 0
+    assert told["orchestra"]["cost_usd"] > 0
+    counted = re.findall(r"^orchestra_cost_usd_total.* (.+)$", gateway.telemetry.render().decode(), re.MULTILINE)
+    assert sum(map(float, counted)) == pytest.approx(told["orchestra"]["cost_usd"])
+    if keyed:
+        assert float(gateway.keys.list()[0].spent_usd) == pytest.approx(told["orchestra"]["cost_usd"])
 
 
 def test_waiting_for_others_ends_when_they_do(budgets: list[KeyBudget]) -> None:
