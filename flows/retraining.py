@@ -173,7 +173,7 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         undo(root)
         if not again:  # The changes were made when it began; another run may have made later ones.
             apply(root / "params.yaml", assignments(taken, _reached(params)))
-        left = month_left(root, params.retraining)
+        left = month_left(root, params.retraining, besides=journal.record.id)
         caps = [one for one in (left, params.budget.run_usd) if one is not None]
         yield [] if left is None else [f"{RUN_CAP}={min(caps)}"]
         state = journal.record.state

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,26 @@ def test_a_month_whose_cap_ended_a_requested_run_is_over(tmp_path: Path, run_usd
         journal.end(CAPPED, "4.9 of 5 USD are spent")
     assert (month_left(tmp_path, limits) == 0) is over
     assert [one.waits for one in requests(tmp_path)] == [True]
+
+
+@pytest.mark.parametrize("end", [AWAITING, FAILED])
+def test_a_run_that_goes_on_has_the_cap_that_it_had_as_its_ledger_counts_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    text = (ROOT / "params.yaml").read_text().replace("monthly_usd: null", "monthly_usd: 10")
+    (tmp_path / "params.yaml").write_text(text)
+    limits = load_params(tmp_path / "params.yaml").retraining
+    monkeypatch.setattr("flows.retraining.spent_by", lambda *_: Decimal(6))
+    ask(tmp_path, [RetrainReason("person", "k", "a second customer")], (), "a person")
+    for part in (1, 2):
+        journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
+        with contextlib.suppress(AwaitsAnswer, OrchestraError), answering(tmp_path, journal, "now") as caps:
+            assert caps == ["budget.run_usd=10"]
+            if part == 1:
+                raise AwaitsAnswer() if end == AWAITING else OrchestraError("an expert failed")
+            journal.end("Completed")
+        assert month_left(tmp_path, limits) == 4
+    assert [one.state for one in requests(tmp_path)] == ["answered"]
 
 
 def world(root: Path) -> Path:
