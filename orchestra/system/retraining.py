@@ -248,13 +248,19 @@ def _this_month(root: Path) -> Iterator[RetrainAttempt]:
             yield one
 
 
-def take(root: Path, run_id: str, run: str) -> list[RetrainRequest]:
-    """Mark every request that waits as taken by a run; returns them."""
+def take(root: Path, run_id: str, run: str, seed: int) -> list[RetrainRequest]:
+    """Mark every request that waits as taken by a run; returns them.
+
+    Drift may leave data and prices as they were, so that only the next `seed` makes another model; what goes on after a
+    run that failed keeps that one's.
+    """
     taken = []
     for one in requests(root):
         if one.waits:
             attempt = RetrainAttempt(run_id=run_id, run=run, began=datetime.now(UTC))
-            taken.append(_save(root, one, state="taken", attempts=(*one.attempts, attempt)))
+            fresh = one.cause == "drift" and not (one.attempts and one.assignments)
+            made = (f"grpo.seed={seed}",) if fresh else one.assignments
+            taken.append(_save(root, one, state="taken", attempts=(*one.attempts, attempt), assignments=made))
     return taken
 
 

@@ -201,7 +201,7 @@ def test_requests_of_retraining_and_their_dollars(root: Path) -> None:
     assert found["retraining_requests{cause=price,waits_for=person}"] == 1
     assert found["retraining_month_cap_usd"] == 12.5 and found["retraining_month_usd"] == 0
     assert found["retraining_month_over"] == 0
-    taken = take(root, "r1", "r1")
+    taken = take(root, "r1", "r1", 1)
     close(root, taken, CAPPED, Decimal("12.4999"), answered=False, month_usd=Decimal("12.5"))
     over = facts(root)
     assert over["retraining_month_over"] == 1 and over["retraining_month_usd"] == 12.4999
