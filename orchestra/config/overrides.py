@@ -95,6 +95,12 @@ def undo(root: Path) -> None:
     kept.unlink()
 
 
+def left_in_force(root: Path) -> list[str]:
+    """The keys for which params.yaml holds a run's own values: of one that works, or that was killed."""
+    kept = root / IN_FORCE
+    return list(json.loads(kept.read_text(encoding="utf-8"))["names"]) if kept.is_file() else []
+
+
 def _first_new(document: Any, dotted: str) -> str:
     """The shortest beginning of a key that the document lacks: what goes away with it; the key where it is there."""
     parts = dotted.split(".")
