@@ -22,7 +22,7 @@ from pydantic import Field
 
 from flows._runs import AwaitsAnswer, present, under_way
 from flows._summary import RunSummary
-from flows.release import TIMEOUT_S, limit_s, run_deploy
+from flows.release import TIMEOUT_S, limit_s, run_deploy, share
 from orchestra.errors import ConfigError
 from orchestra.promotion.approval import Answer, Approval
 from orchestra.system.runs import TAKEN_BACK
@@ -125,5 +125,6 @@ def answer(by: str, approve: bool = True, version: int | None = None, reason: st
                 stage = Stage.open("promote", root)
                 with unless_lost(stage):
                     taken_back(stage, approval, made.trial)
+        share(root, journal)
         journal.end(name, f"version {approval.version}: {line}")
     return Completed(name=name, message=line, data=approval.version)

@@ -30,6 +30,7 @@ from monitoring.drift import MIN_EPISODES, WINDOW, Signal, alike, drift, sample
 from orchestra.config.overrides import apply, undo
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ConfigError, OrchestraError
+from orchestra.files.checkpoint import hash_file
 from orchestra.files.yaml import load_yaml
 from orchestra.serving.records.telemetry import TRACES, served_with_domain
 from orchestra.serving.releases.state import SERVING, read
@@ -48,7 +49,7 @@ from orchestra.system.retraining import (
     take,
     take_up,
 )
-from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, SHORT, RunJournal, runs
+from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, SHORT, RunJournal, newest_by_flow, runs
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from tasks.platform import dvc
@@ -96,6 +97,8 @@ def look(root: Path, signals: Sequence[Signal] | None, asked_by: str) -> str:
     params = load_params(root / "params.yaml")
     reopen_requests(root)
     found, looked = _reasons(root, params, signals)
+    if _undecided(root):
+        looked -= {"data"}  # Their stages may have run; only a decision answers.
     made = ask(root, found, looked, asked_by)
     told = "; ".join(f"asked: {one.line}" for one in made) or "nothing new asks for a retraining"
     why = hindrance(root, params.retraining, runs(root))
@@ -112,7 +115,7 @@ def _reasons(root: Path, params: Params, signals: Sequence[Signal] | None) -> tu
     looked: set[Cause] = {"price", "model"}
     serving = read(root / SERVING)
     if signals is not None and serving is not None:
-        found += reasons.of_drift(signals, serving.fingerprint, params.grpo.seed)
+        found += reasons.of_drift(signals, serving.fingerprint)
         looked.add("drift")
     with contextlib.suppress(OrchestraError):  # A run works with DVC: its data are the newest.
         made = {out for one in load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"].values()
@@ -122,12 +125,18 @@ def _reasons(root: Path, params: Params, signals: Sequence[Signal] | None) -> tu
     return found, looked
 
 
+def _undecided(root: Path) -> bool:
+    """Whether the newest retraining came to no decision, or not yet."""
+    newest = newest_by_flow(runs(root)).get("retrain")
+    return newest is not None and (newest.lives or newest.failed or newest.state in SHORT)
+
+
 def _state(path: Path) -> str:
-    """Tells one state of a file or folder from another, without reading it."""
+    """Tells one content of a file or folder from another; what was only touched or copied is the same."""
     digest = hashlib.sha256()
     for file in sorted([path] if path.is_file() else path.rglob("*")):
         if file.is_file():
-            digest.update(f"{file.name}\0{file.stat().st_size}\0{file.stat().st_mtime_ns}\n".encode())
+            digest.update(f"{file.relative_to(path)}\0{hash_file(file)}\n".encode())
     return digest.hexdigest()[:12]
 
 
@@ -166,14 +175,14 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         return
     params = load_params(root / "params.yaml")
     again = take_up(root, journal.record.id)
-    taken = again or take(root, journal.record.id, journal.record.name)
+    taken = again or take(root, journal.record.id, journal.record.name, params.grpo.seed + 1)
     state, answered, month_usd = FAILED, False, None
     try:
         journal.update(asked_by="; ".join(one.line for one in taken))
         undo(root)
         if not again:  # The changes were made when it began; another run may have made later ones.
             apply(root / "params.yaml", assignments(taken, _reached(params)))
-        left = month_left(root, params.retraining)
+        left = month_left(root, params.retraining, besides=journal.record.id)
         caps = [one for one in (left, params.budget.run_usd) if one is not None]
         yield [] if left is None else [f"{RUN_CAP}={min(caps)}"]
         state = journal.record.state

@@ -16,6 +16,7 @@ from typing import TypeVar
 from flows._summary import RunSummary, places
 from orchestra.cli.operations.runs import moment, summary, took
 from orchestra.config.deploy import Deploy
+from orchestra.config.overrides import left_in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
 from orchestra.files.yaml import load_yaml
@@ -27,6 +28,7 @@ from orchestra.system.processes import all_remembered
 from orchestra.system.retraining import unanswered
 from orchestra.system.runs import RUNNING, RunRecord, StageRecord, in_short, newest_by_flow, runs
 from orchestra.system.servers import state
+from orchestra.system.workspace import locked_elsewhere
 from tasks.platform import dvc
 from tasks.platform.aliases import aliases
 
@@ -99,6 +101,14 @@ def stage_lines(root: Path, records: list[RunRecord]) -> Iterator[str]:
         return
     for name, why in found.items():
         yield f"  {name:<12}{'stale: ' + in_short(why, 2) if why else 'current'}"
+
+
+def leftover_lines(root: Path) -> list[str]:
+    """The values that a killed run left in params.yaml."""
+    names = left_in_force(root)
+    if not names or locked_elsewhere(root):
+        return []
+    return [f"  params.yaml has values of a run that was killed ({in_short(names)}): orchestra plan takes them out"]
 
 
 def request_lines(root: Path) -> list[str]:
@@ -195,7 +205,7 @@ def _show(root: Path) -> RunSummary | None:
     if live_channels(root):
         _say(*other_code_lines(root, params.deploy))
     _say("Registry", *registry_lines(root, params.promote.model_name))
-    _say("Stages", *stage_lines(root, records), *release_lines(root, records))
+    _say("Stages", *leftover_lines(root), *stage_lines(root, records), *release_lines(root, records))
     return RunSummary.load(root)
 
 

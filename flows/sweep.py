@@ -31,6 +31,9 @@ FOLDER = "work/sweeps"
 LAST_STAGE = "evaluate"
 OTHERS = ("data/extra", "data/protected")
 """Folders that stages read and git ignores."""
+PAID = ("data/versions", "work/extra")
+"""Folders of what was paid for: ledgers and replies. Copies link to them, so that nothing is paid for twice and a
+version's cap holds over all."""
 
 screen = Screen()
 
@@ -84,7 +87,7 @@ def sweep(overrides: list[str]) -> State[Any]:
 def make_copy(root: Path, copy: Path, assignments: list[str]) -> Path:
     """The workspace's files, committed or not, with these values in params.yaml; a copy that is there is renewed.
 
-    What git ignores, such as outputs, stays there as it is.
+    What git ignores, such as outputs, stays there as it is. What was paid for is the workspace's own.
     """
     copy.mkdir(parents=True, exist_ok=True)
     if not (copy / ".git").is_dir():
@@ -95,6 +98,11 @@ def make_copy(root: Path, copy: Path, assignments: list[str]) -> Path:
     for name in names:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / name, copy / name)
+    for name in PAID:
+        (root / name).mkdir(parents=True, exist_ok=True)
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        if not (copy / name).exists():
+            (copy / name).symlink_to((root / name).resolve())
     apply(copy / "params.yaml", assignments)
     cache = (root / ".dvc" / "cache").resolve()
     (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")

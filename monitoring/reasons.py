@@ -16,16 +16,9 @@ CHANGED = re.compile(r"^(data/.+) (modified|new|deleted|not there)$")
 UNDATED = re.compile(r"\d+ days before \d{4}-\d\d-\d\d")
 
 
-def of_drift(signals: Sequence[Signal], serving: str, seed: int) -> list[RetrainReason]:
-    """One for each signal, while the version of fingerprint `serving` serves.
-
-    Data and prices may be those of its training. Then only another seed makes another model, so `grpo.seed` moves on.
-    """
-    seeds = (f"grpo.seed={seed + 1}",)
-    return [
-        RetrainReason("drift", f"{signal.name}\0{serving}", str(signal), assignments=seeds, serving=serving)
-        for signal in signals
-    ]
+def of_drift(signals: Sequence[Signal], serving: str) -> list[RetrainReason]:
+    """One for each signal, while the version of fingerprint `serving` serves."""
+    return [RetrainReason("drift", f"{one.name}\0{serving}", str(one), serving=serving) for one in signals]
 
 
 def of_prices(file: CatalogueFile, book: PriceBook, trained: date, today: date, days: int) -> list[RetrainReason]:

@@ -5,6 +5,7 @@ import difflib
 import io
 import itertools
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -47,7 +48,8 @@ def effective(file: Path, assignments: Sequence[str]) -> Params:
 def in_force(root: Path, assignments: Sequence[str]) -> Iterator[list[str]]:
     """The assignments hold in params.yaml while the block lasts, since DVC reads that file; yields a line per change.
 
-    What a killed block left in force is undone first. Values that a person changed meanwhile stay as they are.
+    What a killed block left in force is undone first. Values that a person changed meanwhile stay as they are. Where
+    the file cannot be read at the end, such as half-edited, that is said, and the next holder of the lock undoes them.
     """
     undo(root)
     file, kept = root / "params.yaml", root / IN_FORCE
@@ -61,21 +63,28 @@ def in_force(root: Path, assignments: Sequence[str]) -> Iterator[list[str]]:
     try:
         yield changed
     finally:
-        undo(root)
+        try:
+            undo(root)
+        except ConfigError as error:  # No fault of what was done in the block.
+            print(f"the run's own values stay in params.yaml until the next command: {error}", file=sys.stderr)
 
 
 def undo(root: Path) -> None:
-    """Take what `in_force` wrote out of params.yaml again; nothing when there is nothing to undo."""
+    """Take what `in_force` wrote out of params.yaml again; nothing when there is nothing to undo.
+
+    Raises `ConfigError` for a file that cannot be read; what is to be undone is then kept.
+    """
     kept, file = root / IN_FORCE, root / "params.yaml"
     if not kept.is_file():
         return
     told = json.loads(kept.read_text(encoding="utf-8"))
+    edited = load_yaml(file, if_missing="git checkout params.yaml")
     now = file.read_text(encoding="utf-8")
     if now == told["after"]:
         atomic.edit_bytes(file, told["before"].encode())
     elif now != told["before"]:
         # A person edited the file meanwhile: only what still has the value of the run goes back.
-        documents = [parse_yaml(text) for text in (told["before"], told["after"], now)]
+        documents = [parse_yaml(told["before"]), parse_yaml(told["after"]), edited]
         back = {}
         for name in told["names"]:
             name = _first_new(documents[0], name)
@@ -84,6 +93,12 @@ def undo(root: Path) -> None:
                 back[name] = old
         atomic.edit_bytes(file, _edited(file, back.items())[0].encode())
     kept.unlink()
+
+
+def left_in_force(root: Path) -> list[str]:
+    """The keys for which params.yaml holds a run's own values: of one that works, or that was killed."""
+    kept = root / IN_FORCE
+    return list(json.loads(kept.read_text(encoding="utf-8"))["names"]) if kept.is_file() else []
 
 
 def _first_new(document: Any, dotted: str) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -214,22 +214,28 @@ def hindrance(root: Path, limits: Retraining, records: Sequence[RunRecord], *, n
     return ""
 
 
-def month_left(root: Path, limits: Retraining) -> Decimal | None:
+def month_left(root: Path, limits: Retraining, *, besides: str = "") -> Decimal | None:
     """Dollars that such runs may still spend in this calendar month, UTC; None: no cap.
 
     None are left once the cap has ended a run, until a person raises it: a budget refuses before the last cent.
+    `besides`: the run that is to spend them; its ledger counts what it spent before, so that its attempts do not.
     """
     if limits.monthly_usd is None:
         return None
-    if any(one.month_usd is not None and one.month_usd >= limits.monthly_usd for one in _this_month(root)):
+    others = [one for one in _this_month(root) if one.run_id != besides]
+    if any(one.month_usd is not None and one.month_usd >= limits.monthly_usd for one in others):
         return Decimal(0)
-    return max(Decimal(0), limits.monthly_usd - month_spent(root))
+    return max(Decimal(0), limits.monthly_usd - _spent(others))
 
 
 def month_spent(root: Path) -> Decimal:
     """Dollars of the runs that began in this calendar month, UTC, and that requests asked for."""
+    return _spent(_this_month(root))
+
+
+def _spent(attempts: Iterable[RetrainAttempt]) -> Decimal:
     found: dict[str, Decimal] = {}
-    for one in _this_month(root):
+    for one in attempts:
         # A run may have taken several requests, and a retried one took them twice.
         found[one.run_id] = max(one.usd, found.get(one.run_id, Decimal(0)))
     return sum(found.values(), Decimal(0))
@@ -242,13 +248,19 @@ def _this_month(root: Path) -> Iterator[RetrainAttempt]:
             yield one
 
 
-def take(root: Path, run_id: str, run: str) -> list[RetrainRequest]:
-    """Mark every request that waits as taken by a run; returns them."""
+def take(root: Path, run_id: str, run: str, seed: int) -> list[RetrainRequest]:
+    """Mark every request that waits as taken by a run; returns them.
+
+    Drift may leave data and prices as they were, so that only the next `seed` makes another model; what goes on after a
+    run that failed keeps that one's.
+    """
     taken = []
     for one in requests(root):
         if one.waits:
             attempt = RetrainAttempt(run_id=run_id, run=run, began=datetime.now(UTC))
-            taken.append(_save(root, one, state="taken", attempts=(*one.attempts, attempt)))
+            fresh = one.cause == "drift" and not (one.attempts and one.assignments)
+            made = (f"grpo.seed={seed}",) if fresh else one.assignments
+            taken.append(_save(root, one, state="taken", attempts=(*one.attempts, attempt), assignments=made))
     return taken
 
 

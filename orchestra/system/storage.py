@@ -92,6 +92,13 @@ def opened(file: Path, mode: Literal["ro", "rw"], wait_s: float = 5.0) -> contex
     return contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode={mode}", uri=True, timeout=wait_s))
 
 
+def check_restored(root: Path, name: str) -> None:
+    """Raises `DataError` where a restore was ended before that database, and all else, was in its place."""
+    if (root / RESTORING).exists():
+        what = "orchestra restore was ended before all files were in their places"
+        raise DataError(what, where=name, fix="orchestra restore FILE again")
+
+
 def check_database(root: Path, name: str, *, beside: bool = False) -> bool:
     """Raises `DataError` of one line where a database of `DATABASES` is damaged or half restored; none is whole.
 
@@ -100,9 +107,7 @@ def check_database(root: Path, name: str, *, beside: bool = False) -> bool:
     page cannot be found out.
     """
     file = root / name
-    if (root / RESTORING).exists():
-        what = "orchestra restore was ended before all files were in their places"
-        raise DataError(what, where=name, fix="orchestra restore FILE again")
+    check_restored(root, name)
     if not file.is_file():
         return True
     check = "quick_check" if beside else "integrity_check"

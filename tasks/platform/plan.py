@@ -1,15 +1,16 @@
 """`orchestra plan`: the stages that a run would run, the reasons, and their past time and cost; runs nothing."""
 
 import argparse
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from statistics import median
 
-from orchestra.config.overrides import in_force
+from orchestra.config.overrides import in_force, left_in_force
 from orchestra.config.schema import load_params
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, ServiceError
 from orchestra.system.runs import RunRecord, StageRecord, in_short, runs
 from orchestra.system.workspace import locked
 from orchestra.text import aligned
@@ -105,6 +106,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[])
     options = parser.parse_args(arguments)
     root = Path.cwd()
+    if left_in_force(root):
+        # Of a run that was killed: whoever takes the lock takes them out. Beside a run they hold for it.
+        with contextlib.suppress(ServiceError), locked(root):
+            pass
     if options.overrides:
         # DVC reads params.yaml only, so that the values stand there while it looks.
         with locked(root), in_force(root, options.overrides):

@@ -203,7 +203,7 @@ def _old_runs(root: Path, registry: Registry, days: float) -> Iterator[Leftover]
     current = [folder for stage in CHECKPOINTS if (folder := root / "models" / stage).is_dir()]
     needed += [training_run(registry, hash_dir(folder)) for folder in current]
     named = {above.get(run, run) for run in needed}
-    before = int((time.time() - days * DAY_S) * 1000)
+    before = int(max(0.0, time.time() - days * DAY_S) * 1000)
     for run in _search(client, root, f"attributes.end_time <= {before} AND attributes.status != 'RUNNING'"):
         run_id, ended = run.info.run_id, datetime.fromtimestamp(run.info.end_time / 1000, UTC)
         folder = root / ARTIFACTS / run_id

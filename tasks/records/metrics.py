@@ -56,14 +56,15 @@ def servers(root: Path) -> Found:
 
 
 def flow_runs(root: Path) -> Found:
-    """How the newest run of each flow ended, and how long one that is under way has said nothing."""
-    failed = _gauge("run_failed", "1 when the newest run of a flow failed", None, "flow")
+    """How the newest run of each flow that is over ended, and how long a stage that keeps a log has said nothing."""
+    failed = _gauge("run_failed", "1 when the newest run of a flow that is over failed", None, "flow")
     ended = _gauge("run_ended_timestamp_seconds", "When the newest run of a flow ended", None, "flow")
-    silent = _gauge("run_silent_seconds", "Seconds since a run under way last wrote", None, "flow")
-    for flow, one in newest_by_flow(runs(root)).items():
-        if one.lives:
-            silent.add_metric([flow], max(0.0, datetime.now(UTC).timestamp() - _wrote(root, one)))
-            continue
+    silent = _gauge("run_silent_seconds", "Seconds since a stage under way last wrote to its log", None, "flow")
+    records = runs(root)
+    for one in records:
+        if one.lives and (wrote := _wrote(root, one)) is not None:
+            silent.add_metric([one.flow], max(0.0, datetime.now(UTC).timestamp() - wrote))
+    for flow, one in newest_by_flow([one for one in records if not one.lives]).items():
         failed.add_metric([flow], float(one.failed))
         if one.ended is not None:
             ended.add_metric([flow], one.ended.timestamp())
@@ -89,10 +90,12 @@ def _due(plan: dict[str, Any], last: datetime) -> datetime:
     return next(CronSim(plan["cron"], last.astimezone(ZoneInfo(plan["timezone"]))))
 
 
-def _wrote(root: Path, one: RunRecord) -> float:
-    """When a run last changed its record or its stage's log."""
-    files = (root / RUNS / f"{one.id}.json", root / ".state/logs" / f"{one.stage}.log")
-    return max((file.stat().st_mtime for file in files if file.is_file()), default=one.began.timestamp())
+def _wrote(root: Path, one: RunRecord) -> float | None:
+    """When a run last changed its stage's log, or its record; None at a stage without a log, such as a push."""
+    log = root / ".state/logs" / f"{one.stage}.log"
+    if one.flow != "retrain" or not log.is_file():
+        return None
+    return max(file.stat().st_mtime for file in (log, root / RUNS / f"{one.id}.json") if file.is_file())
 
 
 def disk(root: Path) -> Found:

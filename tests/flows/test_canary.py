@@ -141,6 +141,8 @@ def test_an_approved_version_that_its_canary_takes_back_ends_the_answer_as_rolle
     root, present = here("answer"), datetime.now(UTC)
     approved = request(2, 1, "d", present, 1).answered(Answer(approve=True, by="Ada"), present)
     RunSummary({}, False, 2, [], "", "", "", "", "", waits=True).save(root)
+    apply(root / "params.yaml", ["storage.url=s3://team-models/orchestra"])
+    monkeypatch.setattr("flows.release.run_push", returns("sent"))
     monkeypatch.setattr("tasks.approval.check_asked", lambda *_: None)
     monkeypatch.setattr(answering, "run_answer", returns(Answered(approval=approved, changed=True)))
     told: list[Any] = []
@@ -155,6 +157,7 @@ def test_an_approved_version_that_its_canary_takes_back_ends_the_answer_as_rolle
     assert (state.name, state.is_completed(), state.message) == ("RolledBack", True, FOUND)
     (record,), last = runs(root), RunSummary.load(root)
     assert record.state == "RolledBack" and FOUND in record.message
+    assert list(record.stages) == ["answer", "deploy", "push"], "other machines that share the store learn of it"
     assert last is not None and last.verdict == "rolled back by its canary" and FOUND in last.text(root)
 
 

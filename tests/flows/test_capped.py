@@ -1,7 +1,9 @@
 """A cap of dollars is a normal ending of a run, with a name and its reason in one line."""
 
 import contextlib
+import os
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +14,12 @@ from prefect.exceptions import Pause
 from flows import retrain as module
 from flows._runs import AwaitsAnswer
 from flows.retraining import answering, look, waiting
+from monitoring.drift import Signal
+from monitoring.reasons import of_drift
+from orchestra.config.overrides import apply
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, OrchestraError
-from orchestra.system.retraining import RetrainReason, ask, month_left, requests
+from orchestra.system.retraining import RetrainReason, ask, drop, find_request, month_left, requests
 from orchestra.system.runs import AWAITING, CAPPED, CONTINUES, FAILED, PARTIAL, RunJournal, runs
 from tasks.platform import dvc
 from tasks.platform.dvc import StageCapped
@@ -113,6 +118,26 @@ def test_a_month_whose_cap_ended_a_requested_run_is_over(tmp_path: Path, run_usd
     assert [one.waits for one in requests(tmp_path)] == [True]
 
 
+@pytest.mark.parametrize("end", [AWAITING, FAILED])
+def test_a_run_that_goes_on_has_the_cap_that_it_had_as_its_ledger_counts_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    text = (ROOT / "params.yaml").read_text().replace("monthly_usd: null", "monthly_usd: 10")
+    (tmp_path / "params.yaml").write_text(text)
+    limits = load_params(tmp_path / "params.yaml").retraining
+    monkeypatch.setattr("flows.retraining.spent_by", lambda *_: Decimal(6))
+    ask(tmp_path, [RetrainReason("person", "k", "a second customer")], (), "a person")
+    for part in (1, 2):
+        journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
+        with contextlib.suppress(AwaitsAnswer, OrchestraError), answering(tmp_path, journal, "now") as caps:
+            assert caps == ["budget.run_usd=10"]
+            if part == 1:
+                raise AwaitsAnswer() if end == AWAITING else OrchestraError("an expert failed")
+            journal.end("Completed")
+        assert month_left(tmp_path, limits) == 4
+    assert [one.state for one in requests(tmp_path)] == ["answered"]
+
+
 def world(root: Path) -> Path:
     """What a look at prices reads."""
     for name in ("params.yaml", "dvc.yaml", "data/catalogue"):
@@ -169,6 +194,53 @@ def test_a_persons_own_run_settles_what_prices_and_data_asked_for_once_it_decide
     assert left == ({"price", "data"} if end in (PARTIAL, FAILED) else set())
     # What it did not take away, it did not answer.
     assert {one.state for one in requests(tmp_path) if one.needs} <= {"open"}
+
+
+@pytest.mark.parametrize("end", [PARTIAL, CAPPED, FAILED, None, "Completed"])
+def test_new_data_stay_asked_while_the_run_that_read_them_came_to_no_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str | None
+) -> None:
+    stale = {"synthesize": ["data/extra modified"]}
+    monkeypatch.setattr(dvc, "stages", lambda _root: stale)
+    look(world(tmp_path), None, "a monitor")
+    journal = RunJournal.begin(tmp_path, "own", "own", "retrain")
+    stale["synthesize"].clear()
+    if end:
+        journal.end(end)
+    look(tmp_path, None, "a monitor")
+    (data,) = [one for one in requests(tmp_path) if one.cause == "data"]
+    assert data.state == ("settled" if end == "Completed" else "open")
+
+
+def test_data_that_were_dropped_do_not_ask_again_when_their_file_is_only_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dvc, "stages", lambda _root: {"synthesize": ["data/extra modified"]})
+    file = world(tmp_path) / "data/extra/mine.jsonl"
+    file.parent.mkdir()
+    file.write_text("one")
+
+    def asked() -> list[str]:
+        look(tmp_path, None, "a monitor")
+        return [one.id for one in requests(tmp_path) if one.cause == "data" and one.state == "open"]
+
+    (first,) = asked()
+    drop(tmp_path, find_request(tmp_path, first))
+    os.utime(file, (1e9, 1e9))
+    assert asked() == []
+    file.write_text("two")
+    assert asked() not in ([], [first])
+
+
+def test_drift_that_was_asked_before_a_person_took_that_seed_takes_the_next_one(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    signal = Signal("dollars an episode", 1, 2, 1e-9)
+    ask(tmp_path, of_drift([signal], "f1"), {"drift"}, "a monitor")
+    apply(tmp_path / "params.yaml", ["grpo.seed=41"])
+    journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
+    with answering(tmp_path, journal, "now"):
+        assert load_params(tmp_path / "params.yaml").grpo.seed == 42
+        journal.end("Rejected")
 
 
 def test_a_persons_own_run_leaves_prices_that_it_did_not_take_and_what_no_run_can_settle(

@@ -1,5 +1,6 @@
 """`orchestra status` beside servers that accept and never answer, or a byte at a time, and a DVC that is busy."""
 
+import fcntl
 import os
 import shutil
 import socket
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from flows import status
+from orchestra.config.overrides import in_force
 from orchestra.system.processes import LOCALHOST, Service, remember, started_at
 from orchestra.system.runs import RunRecord, StageRecord
+from orchestra.system.workspace import LOCK
 from tests.flows.workspace import ROOT
 
 SILENT, SLOW = "silent", "a byte at a time"
@@ -99,6 +102,18 @@ def test_a_persons_answer_takes_the_place_of_the_gates_decision(tmp_path: Path) 
     assert "promote     version 2 approved, " in promote and "deploy      version 2 released, " in deploy
     promote, _ = status.release_lines(tmp_path, [monitor, late, ran])
     assert "version 2 waiting" in promote
+
+
+def test_values_that_a_killed_run_left_are_named(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    assert status.leftover_lines(tmp_path) == []
+    killed = in_force(tmp_path, ["sft.seed=17"])
+    killed.__enter__()
+    (line,) = status.leftover_lines(tmp_path)
+    assert "(sft.seed): orchestra plan takes them out" in line
+    with (tmp_path / LOCK).open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert status.leftover_lines(tmp_path) == [], "a run works with them"
 
 
 def test_the_process_ends_though_a_part_still_waits(workspace: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_request_keeps_the_dollars_of_its_killed_run_when_their_ledger_goes(ro
     ledger.mkdir(parents=True, exist_ok=True)
     (ledger / f"{killed.parent}.jsonl").write_text('{"cost_usd": "30"}\n', encoding="utf-8")
     ask(root, [RetrainReason("person", "k", "a second customer")], (), "a person")
-    take(root, "asked", "a")
+    take(root, "asked", "a", 1)
     gone = RunJournal.begin(root, "asked", "a", "retrain", mlflow_run=killed.parent).record
     save(root, gone.model_copy(update={"pid": 2**22 - 1, "started": "1"}))
     Recorder.open(root, "learn-1", "learn")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestra.files.atomic import make_folder
 from orchestra.serving.wire.errors import StoreError
-from orchestra.system.storage import GATEWAY, database_failure
+from orchestra.system.storage import GATEWAY, check_restored, database_failure
 
 STORE = GATEWAY
 WAIT_S = 5.0
@@ -54,6 +54,7 @@ class Database:
 
     def __init__(self, file: Path) -> None:
         """Raises `OrchestraError` when the file cannot be used."""
+        check_restored(file.parent.parent, str(file))  # A new one in its place would have no keys.
         make_folder(file.parent)
         with contextlib.suppress(FileExistsError):
             # Private from its first byte: it holds conversations.

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.config.overrides import IN_FORCE, apply, effective, in_force, points
+from orchestra.config.overrides import IN_FORCE, apply, effective, in_force, points, undo
 from orchestra.config.renamed import REPLACED
 from orchestra.config.schema import load_params, parse_params
 from orchestra.errors import ConfigError
@@ -142,6 +142,23 @@ def test_what_a_person_edits_meanwhile_stays(file: Path) -> None:
         apply(file, ["grpo.seed=99", "grpo.steps=7"])
     now = load_params(file)
     assert (now.sft.seed, now.grpo.seed, now.grpo.steps) == (old.sft.seed, 99, 7)
+
+
+@pytest.mark.parametrize("broken", ["<<<<<<< HEAD\n", "grpo: [\n", None])
+def test_a_file_that_is_half_edited_or_gone_fails_no_run_and_is_undone_later(
+    file: Path, capsys: pytest.CaptureFixture[str], broken: str | None
+) -> None:
+    before = file.read_text()
+    with in_force(file.parent, ["sft.seed=17"]):
+        during = file.read_text()
+        file.unlink() if broken is None else file.write_text(during + broken)
+    assert "stay in params.yaml until the next command: " in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"params\.yaml") as caught:
+        undo(file.parent)
+    assert len(str(caught.value).splitlines()) == 1
+    file.write_text(f"# edited\n{during}")
+    undo(file.parent)
+    assert file.read_text() == f"# edited\n{before}" and not (file.parent / IN_FORCE).exists()
 
 
 def test_a_wrong_assignment_leaves_nothing_in_force(file: Path) -> None:

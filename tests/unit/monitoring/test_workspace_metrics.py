@@ -1,5 +1,6 @@
 """Facts of a workspace for Prometheus, read from its real records; a part that fails hides no other."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -87,6 +88,26 @@ def test_runs_that_failed_that_ended_and_that_say_nothing(root: Path) -> None:
     # Its process is gone: killed, as `orchestra status` says.
     save(root, silent.record.model_copy(update={"pid": 2**22 - 1, "started": "1"}))
     assert facts(root)["run_failed{flow=retrain}"] == 1
+
+
+def test_a_failure_stays_told_while_the_next_run_of_its_flow_works(root: Path) -> None:
+    failure = RunFailure(kind="ServiceError", what="no")
+    RunJournal.begin(root, "a" * 8, "one", "monitor", alone=False).end("Failed", "no", failure)
+    second = RunJournal.begin(root, "b" * 8, "two", "monitor", alone=False)
+    assert facts(root)["run_failed{flow=monitor}"] == 1
+    second.end("Completed")
+    assert facts(root)["run_failed{flow=monitor}"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flow", "stage"), [("sweep", "grpo.seed=1"), ("retrain", "push"), ("benchmark", ""), ("synthesize", "")]
+)
+def test_what_keeps_no_log_is_not_silent(root: Path, flow: str, stage: str) -> None:
+    journal = RunJournal.begin(root, "a" * 8, "one", flow)
+    with journal.stage(stage) if stage else contextlib.nullcontext():
+        hours_ago = time.time() - 7200
+        os.utime(root / ".state/runs" / f"{'a' * 8}.json", (hours_ago, hours_ago))
+        assert not [name for name in facts(root) if name.startswith("run_silent")]
 
 
 def test_a_monitor_is_late_only_where_one_is_scheduled_and_by_its_own_schedule(root: Path) -> None:
@@ -180,7 +201,7 @@ def test_requests_of_retraining_and_their_dollars(root: Path) -> None:
     assert found["retraining_requests{cause=price,waits_for=person}"] == 1
     assert found["retraining_month_cap_usd"] == 12.5 and found["retraining_month_usd"] == 0
     assert found["retraining_month_over"] == 0
-    taken = take(root, "r1", "r1")
+    taken = take(root, "r1", "r1", 1)
     close(root, taken, CAPPED, Decimal("12.4999"), answered=False, month_usd=Decimal("12.5"))
     over = facts(root)
     assert over["retraining_month_over"] == 1 and over["retraining_month_usd"] == 12.4999

@@ -48,7 +48,7 @@ def test_a_request_that_would_be_written_elsewhere_is_left_out(tmp_path: Path) -
     (one,) = ask(tmp_path, [PRICE], ["price"], "monitor m1")
     text = (tmp_path / REQUESTS / f"{one.id}.json").read_text()
     (tmp_path / REQUESTS / "x.json").write_text(text.replace(f'"{one.id}"', '"../../elsewhere"'))
-    assert [each.id for each in take(tmp_path, "r1", "r1")] == [one.id]
+    assert [each.id for each in take(tmp_path, "r1", "r1", 1)] == [one.id]
     assert not (tmp_path / "elsewhere.json").exists()
 
 
@@ -58,7 +58,7 @@ def states(root: Path) -> list[str]:
 
 def taken(root: Path, run: str = "r1", usd: str = "4", *, days_ago: float = 0, answered: bool = True) -> None:
     """A run takes what waits, and ends."""
-    found = take(root, run, run)
+    found = take(root, run, run, 1)
     close(root, found, "Completed" if answered else "Failed", Decimal(usd), answered=answered)
     for one in requests(root):
         began = datetime.now(UTC) - timedelta(days=days_ago)
@@ -116,7 +116,7 @@ def test_a_fact_that_no_run_took_away_settles(tmp_path: Path) -> None:
 
 def test_a_suspended_run_keeps_the_dollars_of_a_ledger_that_was_put_away(tmp_path: Path) -> None:
     asked(tmp_path, PRICE)
-    close(tmp_path, take(tmp_path, "r1", "r1"), AWAITING, Decimal(8), answered=True)
+    close(tmp_path, take(tmp_path, "r1", "r1", 1), AWAITING, Decimal(8), answered=True)
     close(tmp_path, take_up(tmp_path, "r1"), "Completed", Decimal(0), answered=True)
     assert month_left(tmp_path, RULES) == 2
 
@@ -124,9 +124,9 @@ def test_a_suspended_run_keeps_the_dollars_of_a_ledger_that_was_put_away(tmp_pat
 def test_a_month_is_spent_once_its_cap_ended_a_run_until_the_cap_is_raised(tmp_path: Path) -> None:
     rules = RULES.model_copy(update={"cooldown_hours": 0.0})
     asked(tmp_path, PRICE)
-    close(tmp_path, take(tmp_path, "r1", "r1"), CAPPED, Decimal("9.9"), answered=False)
+    close(tmp_path, take(tmp_path, "r1", "r1", 1), CAPPED, Decimal("9.9"), answered=False)
     assert hindrance(tmp_path, rules, []) == "", "a smaller cap than the month's ended it"
-    found = take(tmp_path, "r2", "r2")
+    found = take(tmp_path, "r2", "r2", 1)
     close(tmp_path, found, CAPPED, Decimal("0.0993"), answered=False, month_usd=rules.monthly_usd)
     assert month_left(tmp_path, rules) == 0
     assert hindrance(tmp_path, rules, [], now=True) == "this month's 10 USD for such runs are spent"
@@ -189,7 +189,7 @@ def test_a_run_that_failed_or_was_killed_leaves_the_request_open(tmp_path: Path)
     asked(tmp_path, PRICE)
     taken(tmp_path, answered=False)
     assert states(tmp_path) == ["open"]
-    take(tmp_path, "r2", "r2")
+    take(tmp_path, "r2", "r2", 1)
     living = RunJournal.begin(tmp_path, "r2", "r2", "retrain").record
     reopen_lost(tmp_path, [living], lambda record: Decimal(3))
     assert states(tmp_path) == ["taken"]
@@ -223,7 +223,7 @@ def test_one_at_a_time_a_cool_down_and_the_months_dollars(tmp_path: Path) -> Non
 
 def test_a_run_of_a_container_that_is_gone_blocks_nothing(tmp_path: Path) -> None:
     asked(tmp_path, PRICE)
-    take(tmp_path, "r1", "lost-lynx")
+    take(tmp_path, "r1", "lost-lynx", 1)
     RunJournal.begin(tmp_path, "r1", "lost-lynx", "retrain").update(host="a-container")
     with (tmp_path / LOCK).open("w") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
@@ -242,6 +242,14 @@ def test_a_run_that_answers_several_is_paid_once_and_last_months_do_not_count(tm
         taken(tmp_path, f"{days_ago} days ago", usd="9", days_ago=days_ago, answered=False)
     taken(tmp_path, "new", usd="4", answered=False)
     assert month_left(tmp_path, RULES) == 6
+
+
+def test_drift_takes_the_seed_of_the_run_that_takes_it_and_keeps_that_of_one_that_failed(tmp_path: Path) -> None:
+    asked(tmp_path, replace(DRIFT, assignments=("grpo.seed=1",)), PRICE)
+    assert assignments([one for one in take(tmp_path, "r1", "r1", 5) if one.cause == "drift"]) == ["grpo.seed=5"]
+    close(tmp_path, requests(tmp_path), "Failed", Decimal(1), answered=False)
+    later = take(tmp_path, "r2", "r2", 9)
+    assert {one.cause: one.assignments for one in later} == {"drift": ("grpo.seed=5",), "price": PRICE.assignments}
 
 
 def test_drift_takes_the_next_seed_only_where_nothing_else_makes_another_model() -> None:

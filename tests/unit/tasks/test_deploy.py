@@ -259,11 +259,11 @@ def test_a_drift_that_was_answered_asks_again_when_its_version_serves_again(
         deploy(stage)
 
     def asked(fingerprint: str) -> int:
-        return len(ask(root, of_drift(signals, fingerprint, 0), {"drift"}, "a monitor"))
+        return len(ask(root, of_drift(signals, fingerprint), {"drift"}, "a monitor"))
 
     serves("old")
     assert asked("old") == 1
-    taken = take(root, "r", "calm-cat")
+    taken = take(root, "r", "calm-cat", 1)
     released("new")
     close(root, taken, "Completed", Decimal(4), answered=True)
     assert asked("old") == 0, "no release since"
@@ -271,7 +271,7 @@ def test_a_drift_that_was_answered_asks_again_when_its_version_serves_again(
     released("old")
     assert asked("old") == 1
     assert [[each.usd for each in one.attempts] for one in requests(root)] == [[Decimal(4)]], "the month counts them"
-    close(root, take(root, "s", "shy-seal"), "Rejected", Decimal(1), answered=True)
+    close(root, take(root, "s", "shy-seal", 1), "Rejected", Decimal(1), answered=True)
     released("old")
     assert asked("old") == 0, "its answer was a refusal: the same version serves on"
 
@@ -285,7 +285,7 @@ def test_a_release_settles_the_open_drift_of_the_version_that_it_replaces(
         return Deployment(outcome="released")
 
     serves("old", "a")
-    ask(stage.root, of_drift([Signal("mix of tools", 0.0, 0.2, 1e-9)], "old", 0), {"drift"}, "a monitor")
+    ask(stage.root, of_drift([Signal("mix of tools", 0.0, 0.2, 1e-9)], "old"), {"drift"}, "a monitor")
     monkeypatch.setattr(Release, "serve", lambda _: serves("other settings", "a"))
     deploy(stage)
     assert [one.state for one in requests(stage.root)] == ["open"], "the same weights drift on"

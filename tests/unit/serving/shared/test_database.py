@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.errors import DataError
+from orchestra.files import atomic
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.wire.errors import StoreError
+from orchestra.system.storage import RESTORING
 from tests.support.serving_world import backend
 from tests.unit.serving.test_gateway import call
 
@@ -32,6 +35,14 @@ def test_it_is_told_in_openai_s_form_and_passes(path: str, tmp_path: Path, caplo
             assert (error["type"], error["code"]) == ("service_unavailable", "store_failed")
             assert int(reply.headers["retry-after"]) > 0 and "attempt to write a readonly database" in caplog.text
             assert f"request {reply.headers['x-request-id']} failed" in caplog.text
+
+
+def test_none_is_made_in_the_place_of_one_that_is_half_restored(tmp_path: Path) -> None:
+    """A new one has no keys, and without keys everybody may ask."""
+    atomic.write_text(tmp_path / RESTORING, "")
+    with pytest.raises(DataError, match="orchestra restore FILE again"):
+        Database(tmp_path / STORE)
+    assert not (tmp_path / STORE).exists()
 
 
 def test_a_full_disk_leaves_no_half_change(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """The plan: what would run, for certain or perhaps, and what it took before."""
 
+import fcntl
+import shutil
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from orchestra.config.overrides import IN_FORCE, in_force
 from orchestra.errors import ConfigError
 from orchestra.system.runs import RunRecord, StageRecord
+from orchestra.system.workspace import LOCK
 from tasks.platform.plan import lines, main, plan
+from tests.support.worlds import ROOT
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 CURRENT: dict[str, list[str]] = {"synthesize": [], "validate": [], "sft": [], "evaluate": []}
@@ -68,3 +73,21 @@ def test_what_is_wrong_in_params_yaml_is_said_before_dvc_reads_it(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="line 1: marks of a merge"):
         main([])
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_what_a_killed_run_left_in_params_yaml_is_taken_out_but_not_beside_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    file = Path(shutil.copy(ROOT / "params.yaml", tmp_path))
+    before = file.read_text(encoding="utf-8")
+    killed = in_force(tmp_path, ["sft.seed=17"])
+    killed.__enter__()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tasks.platform.dvc.stages", lambda _: CURRENT)
+    with (tmp_path / LOCK).open("w") as holder:
+        if works:
+            fcntl.flock(holder, fcntl.LOCK_EX)
+        main([])
+    assert (file.read_text(encoding="utf-8") == before) is not works
+    assert (tmp_path / IN_FORCE).exists() is works
