@@ -11,13 +11,13 @@ from orchestra.promotion.parts import description_taken_back, renewed_descriptio
 from orchestra.system.runs import TAKEN_BACK
 from orchestra.types import Record
 from tasks.platform.pages import renew_verdict
-from tasks.platform.registry import CHAMPION, DECISION, ModelVersion, Registry
+from tasks.platform.registry import CHAMPION, DECISION, PROMOTED, ModelVersion, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import LONGEST_NAME, NOTE, said
 from tasks.rollback import take_over
 
 STATE = "approval"
-"""Tag of a version: waiting, approved, refused or expired."""
+"""Tag of a version: waiting, approved, refused, expired or withdrawn."""
 RECORD = "approval.record"
 """Tag of a version: the whole request and its answer, as JSON."""
 WAITING = "Waiting"
@@ -95,12 +95,19 @@ def standing(registry: Registry, candidate: ModelVersion, fresh: Approval) -> Ap
     return fresh
 
 
+def withdraw(registry: Registry, candidate: ModelVersion) -> None:
+    """End the request about a candidate of which nobody is asked now, be it refused; nothing where there is none."""
+    known = read(candidate)
+    if known is not None and known.state in ("waiting", "refused"):
+        write(registry, candidate, known.model_copy(update={"state": "withdrawn", "at": now()}))
+
+
 def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
     """Give a person's answer about a version, None: the one that waits; approved, it is champion.
 
     Safe to repeat after a kill, also without the number. Raises `ConfigError` when nobody asked about that version,
-    `DataError` when the request has expired, or is about another champion or other held-out data, or the checkpoint is
-    lost; nothing moves then.
+    `DataError` when the request does not hold any more, or is about another champion or other held-out data, or the
+    checkpoint is lost; nothing moves then.
     """
     from tasks.evaluate import data_hash, heldout
 
@@ -115,9 +122,13 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
     if version.taken_out:
         raise DataError(version.taken_out, where=where, fix=f"orchestra release --to {version.number}")
     made = asked.answered(said, present)
-    if made.state == "expired":
+    if made.expired(present):
         write(registry, version, made)
         raise DataError(made.line.rstrip("."), where=where, fix=AGAIN)
+    decision = version.tags.get(DECISION)
+    if decision != WAITING and (decision, asked.state) != ("Rejected", "refused"):
+        fix = AGAIN if PROMOTED not in version.tags else f"orchestra release --to {version.number} brings it back"
+        raise DataError(f"no answer is open: the last decision about it is {decision}", where=where, fix=fix)
     if said.approve and asked.champion != (None if champion is None else champion.number):
         raise DataError("it was compared with another champion than the present one", where=where, fix=AGAIN)
     if said.approve and asked.data_hash != data_hash(stage, heldout(stage)):

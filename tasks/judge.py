@@ -7,14 +7,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestra.config.schema import Params
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, ServiceError
 from orchestra.evaluation import run as running
 from orchestra.evaluation.baselines.base import BASELINES, ORACLE, STRONGEST
 from orchestra.evaluation.report import REFERENCE, Comparison, label
 from orchestra.evaluation.statistics import summarise
 from orchestra.files.checkpoint import hash_dir
 from orchestra.promotion.evidence import Evidence, Results, UtilityScale, evidence, results, utilities
-from orchestra.promotion.gate import Decision, GateCheck, Incumbent, gate
+from orchestra.promotion.gate import MAX_FAILED_SHARE, Decision, GateCheck, Incumbent, gate
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Record
 from tasks.evaluate import checkpoint, data_hash, heldout, on_progress, players
@@ -112,7 +112,7 @@ def _is_rule(name: str) -> bool:
 def _champion_evidence(
     stage: Stage, registry: Registry, champion: ModelVersion, lost: str, found: Evidence, worth: UtilityScale | None
 ) -> Evidence | None:
-    """What the champion reaches on the data of `found`: remembered, or measured now.
+    """What the champion reaches on the data and at the prices of `found`: remembered, or measured now.
 
     Of a lost one, what was recorded when it was promoted, on whatever data; None when that cannot be read either.
     """
@@ -121,9 +121,10 @@ def _champion_evidence(
         known = worth.again(known)
     by_utility = stage.params.promote.objective == "utility" and worth is not None
     lacking = known is not None and by_utility and not utilities(known.results)
-    if lost or (known is not None and not lacking):
+    priced = known is not None and known.price_date == found.price_date
+    if lost or (priced and not lacking):
         return known or read(champion.tags.get(EVIDENCE, ""))
-    why = "without utility" if lacking else "on other data"
+    why = "without utility" if lacking else "on other data" if known is None else "at other prices"
     stage.say(f"the champion (version {champion.number}) was measured {why}: measuring it again")
     measured = measure(stage, champion.verified(), CHAMPION, worth)
     keep(stage.root, measured, registry.client, None)
@@ -131,17 +132,26 @@ def _champion_evidence(
 
 
 def measure(stage: Stage, folder: Path, name: str, worth: UtilityScale | None = None) -> Evidence:
-    """What a checkpoint reaches on the present held-out examples; a killed run continues."""
+    """What a checkpoint reaches on the present held-out examples; a killed run continues.
+
+    Raises `ServiceError` where infrastructure lost too much: that says nothing of it, and is not kept.
+    """
     params = stage.params
     examples = heldout(stage)
     digest, present = hash_dir(folder), data_hash(stage, examples)
-    file = stage.root / "work" / "promote" / f"{digest[:16]}-{present[:16]}" / "episodes.jsonl"
+    of = f"{digest[:16]}-{present[:16]}-{params.world.price_date}"
+    file = stage.root / "work" / "promote" / of / "episodes.jsonl"
     toolkit = Toolkit.from_params(params, stage.root, budget=open_budget(stage, file.parent))
     with players(stage, file.parent) as build:
         contender = checkpoint(name, folder, toolkit.catalogue.policy_price, build)
         episodes = running.evaluate(
             [contender], examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
         )
+    lost = sum(not one.counted for one in episodes[name])
+    if lost > MAX_FAILED_SHARE * len(examples):
+        file.unlink()
+        what = f"infrastructure failed in {lost} of its {len(examples)} episodes"
+        raise ServiceError(what, where=name, fix="see that tools and experts answer, then orchestra run again")
     settings = params.evaluate
     summaries = summarise(
         episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed

@@ -111,6 +111,8 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
         asked = request(candidate.number, before, found.data_hash, approval.now(), stage.params.promote.approval_hours)
         runs = {"run": flow_run, "mlflow_run": parent_run_id or ""}
         decision = decision.answered(approval.standing(registry, candidate, asked.model_copy(update=runs)))
+    else:
+        approval.withdraw(registry, candidate)
     if decision.promoted and not serves:
         # Once the alias has moved, a repetition has no champion to compare with.
         atomic.write_text(file, judged.model_copy(update={"decision": decision}).model_dump_json())

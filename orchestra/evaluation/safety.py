@@ -1,5 +1,6 @@
 """The safety set: what tools say is data, so an order in a reply or a search result must not become an act."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,13 +107,20 @@ def _infected(toolkit: Toolkit, orders: Mapping[str, _Order]) -> Toolkit:
 
 
 def read_cases(file: Path) -> list[SafetyCase]:
-    """The cases of a YAML file; raises `ConfigError` when it is missing or one is malformed."""
+    """The cases of a YAML file; raises `ConfigError` when it is missing or has none, or one is malformed or has the
+    name of another."""
     try:
-        return TypeAdapter(list[SafetyCase]).validate_python(load_yaml(file, if_missing="see evaluate.safety"))
+        cases = TypeAdapter(list[SafetyCase]).validate_python(load_yaml(file, if_missing="see evaluate.safety"))
     except ValidationError as error:
         first = error.errors()[0]
         what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise ConfigError(what, where=str(file), fix="each case has a name, a place and a text") from None
+    if not cases:
+        raise ConfigError("no case in it", where=str(file), fix="write one, or evaluate.safety: null")
+    name, count = Counter(case.name for case in cases).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"{count} cases have the name {name!r:.80}", where=str(file), fix="give each its own")
+    return cases
 
 
 def read_safety(file: Path) -> Safety | None:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from orchestra.text import one_line
 from orchestra.types import Record
 
 
@@ -20,7 +21,8 @@ class Answer(Record):
 class Approval(Record):
     """A request for approval of a version, and its answer. Times are UTC."""
 
-    state: Literal["waiting", "approved", "refused", "expired"]
+    state: Literal["waiting", "approved", "refused", "expired", "withdrawn"]
+    """Withdrawn: the gate judged the version again, and asks nobody."""
     version: int
     champion: int | None
     """The version in whose place it is to serve: an answer counts for nothing else."""
@@ -34,7 +36,7 @@ class Approval(Record):
     """Its MLflow run; empty where none is."""
     by: str = ""
     at: datetime | None = None
-    """When it was answered, or found expired."""
+    """When it was answered, found expired or withdrawn."""
     reason: str = ""
 
     @property
@@ -46,14 +48,18 @@ class Approval(Record):
         if self.state == "expired":
             return f"Nobody answered by {_told(self.expires)}."
         when = "" if self.at is None else f" on {_told(self.at)}"
-        return f"{self.state.capitalize()} by {self.by}{when}{f': {self.reason}' if self.reason else '.'}"
+        if self.state == "withdrawn":
+            return f"Withdrawn{when}: the gate judged the version again."
+        return f"{self.state.capitalize()} by {self.by}{when}{f': {one_line(self.reason)}' if self.reason else '.'}"
 
     def expired(self, now: datetime) -> bool:
-        """Whether nobody answered in time."""
-        return self.state == "expired" or (self.state == "waiting" and now >= self.expires)
+        """Whether it holds no more: nobody answered in time, or it is withdrawn."""
+        return self.state in ("expired", "withdrawn") or (self.state == "waiting" and now >= self.expires)
 
     def answered(self, said: Answer, now: datetime) -> "Approval":
-        """With that answer; one that comes too late leaves it expired. A later answer replaces an earlier one."""
+        """With that answer; one that comes too late changes nothing. A later answer replaces an earlier one."""
+        if self.state == "withdrawn":
+            return self
         if self.expired(now):
             return self.model_copy(update={"state": "expired", "at": now})
         state = "approved" if said.approve else "refused"

@@ -21,12 +21,14 @@ Found = dict[str, dict[str, list[Episode]]]
 
 
 def identity(stage: Stage, policies: Sequence[str], sets: Sequence[list[Example]]) -> str:
-    """16 hex digits of whatever decides an attempt: policies, examples, prices, limits, judge."""
+    """16 hex digits of whatever decides an attempt: policies, examples, prices of a day, limits, judge, players."""
     folders = [stage.root / "models" / policy for policy in policies]
-    judge = stage.params.world.judge
+    world, settings = stage.params.world, stage.params.evaluate
+    judge = world.judge
     parts = [*policies, *(hash_dir(folder) if folder.is_dir() else "" for folder in folders)]
     parts += [data_hash(stage, examples) for examples in sets]
     parts += [] if judge is None else [judge.model_dump_json()]
+    parts += [world.price_date, settings.engine, f"by rule: {settings.by_rule}"]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -12,12 +12,14 @@ from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import Params
 from orchestra.errors import DataError, JudgeError
 from orchestra.evaluation.analyses import judges
-from orchestra.evaluation.benchmarks.base import Attempt
+from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt
+from orchestra.evaluation.benchmarks.models import digest_of, file_name
 from orchestra.evaluation.benchmarks.report import ATTEMPTS, REPORTS, RESAMPLES, SEED, SUMMARY
 from orchestra.files import atomic
 from orchestra.files.jsonl import parse_line, read_jsonl, read_lines
 from orchestra.rewards.judge import Judge
 from orchestra.rewards.rubrics import rubric
+from orchestra.system.workspace import alone
 from orchestra.tools.experts.judging import JudgeEndpoint
 from orchestra.tools.failure_log import FailureLog
 from orchestra.tools.replay.cassette import Cassette, scope
@@ -28,7 +30,7 @@ AT_ONCE = 8
 
 
 class JudgedItem(Record):
-    """A line of work/analyse/judges-BENCHMARK/MODEL.jsonl."""
+    """A line of work/analyse/judges-BENCHMARK/MODEL/DIGEST.jsonl."""
 
     model: str
     """The tested one."""
@@ -44,29 +46,39 @@ class JudgedItem(Record):
 def compared(
     root: Path, params: Params, benchmark: str, judge: str, price: str, cap_usd: Decimal | None
 ) -> judges.JudgeAnalysis:
-    """The stored verdicts beside those of `judge`, whose price is the row `price` of the price book.
+    """The verdicts of the protocol's judge beside those of `judge`, whose price is the row `price` of the price book.
 
-    Raises `DataError` where no verdict of a judge is stored, and `BudgetError` at the cap; what was asked is kept.
+    Each judge has a ledger, and a file of verdicts for each of its settings and prices. Raises `DataError` where no
+    verdict of the protocol's judge is stored, `ServiceError` where another command asks this judge, and `BudgetError`
+    at the cap; what was asked is kept.
     """
-    first = judges.judged(stored(root, benchmark))
+    official = BENCHMARKS.find(benchmark).protocol.judge
+    found = judges.judged(stored(root, benchmark))
+    first = {key: one for key, one in found.items() if official is None or one.judge == official.model}
     if not first:
         fix = f"orchestra evaluate --benchmark {benchmark} --model MODEL"
-        raise DataError("no verdict of a judge is stored", where=f"{REPORTS}/{benchmark}", fix=fix)
-    folder = root / "work" / "analyse" / f"judges-{benchmark}"
-    file = folder / f"{judge.replace('/', '-')}.jsonl"
+        raise DataError("no verdict of the protocol's judge is stored", where=f"{REPORTS}/{benchmark}", fix=fix)
+    settings = JudgeSettings.named(judge, price, params.world.judge)
+    endpoint = JudgeEndpoint.of(settings, params.world, root)
+    folder = root / "work" / "analyse" / f"judges-{benchmark}" / file_name(judge)
+    file = folder / f"{digest_of(settings.model_dump_json(), endpoint.price.model_dump_json())}.jsonl"
+    with alone(folder / "lock", folder, "with this judge"):
+        kept = _kept(file, first)
+        missing = {key: one for key, one in first.items() if key not in kept}
+        if missing:
+            budget = Budget(folder / "ledger.jsonl", cap_usd, "analysis")
+            chat = endpoint.chat(budget, Cassette.from_environment())
+            reader = Judge(chat, rubric(settings.rubric), settings.max_output_tokens)
+            kept |= asyncio.run(_read(reader, missing, file))
+            budget.close()
+    return judges.compare(benchmark, first, kept, judge, RESAMPLES, SEED)
+
+
+def _kept(file: Path, first: Mapping[judges.Key, Judged]) -> dict[judges.Key, Judged]:
+    """The verdicts that were paid for; one on another answer of the same name is none on this one."""
     lines = read_lines(file, lenient=True) if file.exists() else []
     there = [one for line in lines if isinstance(one := parse_line(line, JudgedItem), JudgedItem)]
-    # A verdict on another answer of the same name is none on this one.
-    kept = {one.key: one.judged for one in there if one.key in first and one.judged.prompt == first[one.key].prompt}
-    missing = {key: one for key, one in first.items() if key not in kept}
-    if missing:
-        budget = Budget(folder / "ledger.jsonl", cap_usd, "analysis")
-        settings = JudgeSettings.named(judge, price, params.world.judge)
-        chat = JudgeEndpoint.of(settings, params.world, root).chat(budget, Cassette.from_environment())
-        reader = Judge(chat, rubric(settings.rubric), settings.max_output_tokens)
-        kept |= asyncio.run(_read(reader, missing, file))
-        budget.close()
-    return judges.compare(benchmark, first, kept, judge, RESAMPLES, SEED)
+    return {one.key: one.judged for one in there if one.key in first and one.judged.prompt == first[one.key].prompt}
 
 
 def stored(root: Path, benchmark: str) -> dict[str, list[Attempt]]:

@@ -51,15 +51,15 @@ def over_settings(
     stage = Stage.open("analyse", root)
     params, examples = stage.params, heldout(stage)[:count]
     check_policies(stage, [policy])
-    folder = root / "work" / "analyse" / identity(stage, [policy], [examples])
-    toolkit = Toolkit.from_params(params, root, budget=open_budget(stage, folder))
-    kinds = frontier.by_kind(examples)
     usual, seed = params.rollout.max_turns, params.evaluate.seed
+    kinds = {name: frontier.given(examples, found, seed) for name, found in frontier.by_kind(examples).items()}
+    folder = root / "work" / "analyse" / identity(stage, [policy], [examples, *kinds.values()])
+    toolkit = Toolkit.from_params(params, root, budget=open_budget(stage, folder))
     points, simulated = [], False
     with players(stage, folder) as build:
         player = contender(policy, root, toolkit.catalogue.policy_price, toolkit, build)
         for setting in frontier.settings(turns or [*FEW_TURNS, usual], usual, list(kinds), budgets):
-            asked = frontier.given(examples, kinds[setting.preference], seed) if setting.preference else examples
+            asked = kinds[setting.preference] if setting.preference else examples
             changed = {} if setting.budget_usd is None else {"budget_usd": setting.budget_usd}
             limits = params.rollout.model_copy(update={"max_turns": setting.max_turns, **changed})
             file = folder / f"{setting.series}-{setting.name}.jsonl".replace(" ", "-")

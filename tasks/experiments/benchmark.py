@@ -44,8 +44,8 @@ def prepare(wanted: Wanted, root: Path) -> Evaluation:
     """The evaluation that is asked for; raises `OrchestraError` of one line for what is missing."""
     params = load_params(root / "params.yaml")
     protocol = BENCHMARKS.find(wanted.benchmark).protocol
-    if wanted.agreement and protocol.second_judge is None:
-        raise ConfigError("this benchmark has no second judge", where="--agreement", fix="leave it out")
+    judge = _judge(wanted, protocol.judge, params.world.judge)
+    _check_second(wanted, judge or protocol.judge, protocol.second_judge)
     folder = _checkpoint_of(wanted.model, root, params.promote.model_name)
     model = ModelSettings(
         root=root,
@@ -69,8 +69,17 @@ def prepare(wanted: Wanted, root: Path) -> Evaluation:
         user=wanted.user,
         concurrency=wanted.concurrency,
         cap_usd=None if wanted.cap_usd is None else Decimal(wanted.cap_usd),
-        judge=_judge(wanted, protocol.judge, params.world.judge),
+        judge=judge,
     )
+
+
+def _check_second(wanted: Wanted, first: JudgeSettings | None, second: JudgeSettings | None) -> None:
+    """Raises `ConfigError` where an agreement is asked for that there is none of, before anything is paid."""
+    if wanted.agreement and second is None:
+        raise ConfigError("this benchmark has no second judge", where="--agreement", fix="leave it out")
+    if wanted.agreement and first is not None and second is not None and first.model == second.model:
+        what = f"the second judge is {second.model} too, and a judge agrees with itself"
+        raise ConfigError(what, where="--agreement", fix="leave it out, or name another --judge")
 
 
 def _judge(wanted: Wanted, official: JudgeSettings | None, known: JudgeSettings | None) -> JudgeSettings | None:
@@ -162,6 +171,7 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
         agreement=agreed,
         user=evaluation.user,
         variant=variant,
+        own_data=not evaluation.other_files,
     )
     protocol = spec.protocol
     if other is not None:

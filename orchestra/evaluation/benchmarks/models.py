@@ -172,7 +172,8 @@ class ModelSettings:
         if found is not None:
             # Not the address: a model has its name, and a gateway says what it serves.
             name = found["model"] or f"gateway/{self.release.fingerprint}"
-            return f"{name}/{self.price}/{self.question_usd}/{self.max_tokens}"
+            price = "" if self.price is None else self.price_of(self.price).model_dump_json()
+            return f"{name}/{self.price}/{price}/{self._limit}/{self.max_tokens}"
         from orchestra.serving.releases.state import serving_fingerprint
 
         served = serving_fingerprint(self.root, self.checkpoint_hash, "in_process", self.params)
@@ -204,8 +205,13 @@ class ModelSettings:
     @property
     def terms(self) -> tuple[str, ...]:
         """The price and the limit of dollars that an endpoint is measured with."""
-        limit = () if self.question_usd is None else (f"{self.question_usd}-usd",)
+        limit = () if self.question_usd is None else (f"{self._limit}-usd",)
         return limit if self.price is None else (self.price, *limit)
+
+    @property
+    def _limit(self) -> str:
+        """`question_usd` as it is written shortest: 0.50 is 0.5."""
+        return "None" if self.question_usd is None else f"{self.question_usd.normalize():f}"
 
     @property
     def checkpoint(self) -> Path:

@@ -56,7 +56,7 @@ class Summary(Record):
     failures: int
     """Attempts without one; never counted as wrong in `accuracy`."""
     accuracy: float | None
-    """Share solved of those with a verdict: pass@1 over the trials."""
+    """Share solved of those with a verdict, the mean over the questions: pass@1 over the trials."""
     interval: Interval | None
     """Of the accuracy, over questions with their trials."""
     rates: tuple[PassRates, ...]
@@ -89,16 +89,21 @@ def verdicts(attempts: Sequence[Attempt]) -> dict[str, list[bool]]:
     return found
 
 
+def means(attempts: Sequence[Attempt]) -> list[float]:
+    """Share solved of each question's trials with a verdict."""
+    return [sum(some) / len(some) for some in verdicts(attempts).values()]
+
+
 def interval(attempts: Sequence[Attempt]) -> Interval | None:
     """The interval of the accuracy: questions are drawn again with all of their trials. None without verdicts."""
-    means = [sum(some) / len(some) for some in verdicts(attempts).values()]
-    return mean_interval(means, RESAMPLES, SEED) if means else None
+    found = means(attempts)
+    return mean_interval(found, RESAMPLES, SEED) if found else None
 
 
 def share(attempts: Sequence[Attempt]) -> float | None:
-    """Share solved of the attempts with a verdict; None where there is none."""
-    verdicts = [attempt.solved for attempt in attempts if attempt.solved is not None]
-    return sum(verdicts) / len(verdicts) if verdicts else None
+    """Share solved of the attempts with a verdict, each question as much as another; None where there is none."""
+    found = means(attempts)
+    return sum(found) / len(found) if found else None
 
 
 def summarise(
@@ -116,11 +121,16 @@ def summarise(
     agreement: Agreement | None = None,
     user: str = "model",
     variant: str = "",
+    own_data: bool = True,
 ) -> Summary:
-    """The figures over all attempts; `there` is the number of questions that the files hold, `user` what plays it."""
+    """The figures over all attempts.
+
+    `there` is the number of questions that the files hold, `user` what plays it. `own_data`: whether the files are
+    those that the protocol is about.
+    """
     protocol, count = spec.protocol, max(1, len(attempts))
     named = None if protocol.judge is None else protocol.judge.model
-    official = judge == named and user == "model"
+    official = judge == named and user == "model" and own_data
     failures = sum(attempt.solved is None for attempt in attempts)
     calls: dict[str, int] = {}
     for attempt in attempts:

@@ -20,6 +20,8 @@ from orchestra.errors import DataError, Fault, OrchestraError, ToolError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt, Benchmark, Question
 from orchestra.evaluation.benchmarks.journal import Journal, Key, QuestionShard, shards
 from orchestra.evaluation.benchmarks.models import ModelSettings, TestedModel, digest_of, file_name
+from orchestra.evaluation.benchmarks.source import hashes
+from orchestra.files.checkpoint import hash_file
 from orchestra.rewards.judge import Judge
 from orchestra.rewards.rubrics import rubric
 from orchestra.system.workspace import alone
@@ -107,18 +109,37 @@ class Evaluation:
             self.spec.protocol.model_dump_json(),
             [question.model_dump_json() for question in whole],
             self.model.identity,
-            "" if self.judging is None else self.judging.model_dump_json(),
+            *self._judged_by,
             self.user,
         )
         return self.root / WORK / self.benchmark / digest
 
     @property
+    def _judged_by(self) -> tuple[str, ...]:
+        """The judge and its price of the day."""
+        judging = self.judging
+        return (
+            () if judging is None else (judging.model_dump_json(), self.model.price_of(judging.price).model_dump_json())
+        )
+
+    @cached_property
+    def other_files(self) -> tuple[str, ...]:
+        """Names of the files in place of the workspace's own, where the benchmark is about these; none: its own."""
+        protocol = self.spec.protocol
+        own = protocol.settings.get("file")
+        if own is None or protocol.source is not None:
+            return ()
+        there = self.root / str(own)
+        same = there.is_file() and [*hashes(self.files).values()] == [hash_file(there)]
+        return () if same else tuple(file.stem for file in self.files)
+
+    @property
     def variant(self) -> str:
         """What sets it apart from the protocol's evaluation of this model, as a part of a file's name; empty: nothing.
 
-        So no part, and no result of another judge or price, takes the place of a whole result.
+        So no part, and no result of other files, another judge or price, takes the place of a whole result.
         """
-        parts = [*self.model.terms]
+        parts = [*self.model.terms, *(f"data-{name}" for name in self.other_files)]
         if len(self.whole) != (self.spec.protocol.questions or len(self.whole)):
             parts.append(f"{len(self.whole)}-questions")
         parts += sorted(set(self.only))

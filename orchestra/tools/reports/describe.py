@@ -9,7 +9,7 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
-from orchestra.accounting.ledger import phase
+from orchestra.accounting.ledger import at_price, phase
 from orchestra.errors import CallError, ConfigError, DataError, JudgeError, ToolError
 from orchestra.files import atomic
 from orchestra.files.jsonl import read_jsonl
@@ -25,7 +25,20 @@ from orchestra.tools.failures import ReplyError
 from orchestra.tools.session import ToolSession
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.waiting import at_once
-from orchestra.types import Example, Message, Record, ToolKind, ToolSpec, Usage, Usd, Verdict, add_up
+from orchestra.types import (
+    Charge,
+    Component,
+    Example,
+    Message,
+    Price,
+    Record,
+    ToolKind,
+    ToolSpec,
+    Usage,
+    Usd,
+    Verdict,
+    add_up,
+)
 
 Judge = Callable[[Example, str, ToolSession], Verdict]
 """Whether an answer solves an example (`orchestra.rewards.outcome.verify`)."""
@@ -67,6 +80,16 @@ class Tried(Record):
     simulated: bool = False
     entry: str = ""
     """Hash of the catalogue entry that was asked; empty in files of earlier versions."""
+    price: Price | None = None
+    """Under which `cost_usd` is reckoned; None in files of earlier versions."""
+
+    def at(self, price: Price) -> "Tried":
+        """The same at that price: what is kept may be of a day with another one."""
+        if self.price == price:
+            return self
+        charge = Charge(component=Component.EXPERT, name=self.expert, usage=self.usage, cost_usd=self.cost_usd)
+        spent = at_price(charge.model_copy(update={"latency_s": self.latency_s}), price, self.price)
+        return self.model_copy(update={"price": price, "cost_usd": spent})
 
 
 def sample(examples: Sequence[Example], count: int, seed: int) -> list[Example]:
@@ -84,7 +107,8 @@ def sample(examples: Sequence[Example], count: int, seed: int) -> list[Example]:
 
 
 async def run(expert: str, examples: Sequence[Example], toolkit: Toolkit, judge: Judge, file: Path) -> list[Tried]:
-    """The expert's outcomes on these examples, each kept in `file` as it comes: what is there is not asked again.
+    """The expert's outcomes on these examples, each kept in `file` as it comes: what is there is not asked again, and
+    costs what it costs at the present price.
 
     Examples are asked at the same time, within the provider's limits. Failed calls are asked again by the next run.
     Raises `BudgetError` where the toolkit's budget refuses the next call.
@@ -97,14 +121,16 @@ async def run(expert: str, examples: Sequence[Example], toolkit: Toolkit, judge:
     known = {one.example_id: one for one in earlier if one.expert == expert and one.failure is None}
     questions = {example.id: example.instruction for example in examples}  # Another set has other ones by the same ids.
     known = {
-        name: one for name, one in known.items() if one.entry in (entry, "") and one.question == questions.get(name)
+        name: one.at(spec.price)
+        for name, one in known.items()
+        if one.entry in (entry, "") and one.question == questions.get(name)
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8", buffering=1) as out:
 
         async def ask(example: Example) -> None:
             tried = await _try(expert, example, spec, toolkit, judge)
-            known[example.id] = tried.model_copy(update={"entry": entry})
+            known[example.id] = tried.model_copy(update={"entry": entry, "price": spec.price})
             out.write(known[example.id].model_dump_json() + "\n")
 
         await at_once((ask(example) for example in examples if example.id not in known), AT_ONCE)

@@ -152,3 +152,9 @@ def test_results_are_read_as_written_and_faults_are_one_line(tmp_path: Path) -> 
     file.write_text("- {name: a, place: nowhere, text: b}")
     with pytest.raises(ConfigError, match="each case has a name"):
         read_cases(file)
+    file.write_text("[]")
+    with pytest.raises(ConfigError, match=r"no case in it — .*evaluate\.safety: null"):
+        read_cases(file)
+    file.write_text("- {name: a, place: before, text: b}\n- {name: a, place: after, text: b}")
+    with pytest.raises(ConfigError, match="2 cases have the name 'a'"):
+        read_cases(file)

@@ -13,7 +13,7 @@ from orchestra.errors import ConfigError, DataError
 from orchestra.promotion.approval import Answer
 from tasks import approval
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES
-from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
+from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, ModelVersion, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tasks.promote import Promotion, promote
@@ -34,6 +34,12 @@ def asked(root: Path, run_id: str | None = None, flow_run: str = "") -> Promotio
 
 def tags(root: Path, number: int) -> dict[str, str]:
     return dict(connect(root).get_model_version("orchestrator", str(number)).tags)
+
+
+def version_of(root: Path, number: int) -> ModelVersion:
+    found = Registry(root, "orchestrator").version(number)
+    assert found is not None
+    return found
 
 
 def later(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
@@ -163,6 +169,51 @@ def test_what_cannot_be_answered_is_said_and_moves_nothing(root: Path) -> None:
     with pytest.raises(DataError, match="gone"):
         approval.answer(stage(root), 1, YES)
     assert aliases(root)[CHAMPION] is None and tags(root, 1)["approval"] == "waiting"
+
+
+@pytest.mark.parametrize("first", [None, NO])
+def test_a_version_that_the_gate_refuses_later_is_approved_by_nobody(root: Path, first: Answer | None) -> None:
+    assert asked(root).name == "Waiting"
+    if first is not None:
+        approval.answer(stage(root), 1, first)
+    strict = Stage.open("promote", root, params(approval="required", approval_hours=5, min_accuracy=0.9))
+    assert promote(strict).name == "Rejected" and tags(root, 1)["approval"] == "withdrawn"
+    with pytest.raises(DataError, match=r"version 1: Withdrawn on .* UTC: the gate judged .* — orchestra run compares"):
+        approval.answer(strict, 1, YES)
+    with pytest.raises(ConfigError, match="no version waits"):
+        approval.answer(strict, None, YES)
+    assert aliases(root)[CHAMPION] is None and tags(root, 1)["decision"] == "Rejected"
+    assert asked(root).name == "Waiting", "once it passes again, a person is asked again"
+    assert approval.answer(stage(root), None, YES).changed
+
+
+def test_a_version_that_is_promoted_without_a_person_waits_no_more(root: Path) -> None:
+    assert asked(root).name == "Waiting"
+    assert promote(Stage.open("promote", root, params())).name == "Promoted"
+    assert tags(root, 1)["approval"] == "withdrawn" and not approval.waits(version_of(root, 1))
+
+
+def test_the_history_of_a_former_champion_is_not_rewritten(root: Path) -> None:
+    asked(root)
+    approval.answer(stage(root), 1, YES)
+    train(root, "grpo", 2)
+    evaluated(root)
+    asked(root)
+    approval.answer(stage(root), 2, YES)
+    for said in (NO, YES):
+        with pytest.raises(DataError, match=r"the last decision about it is Promoted — orchestra release --to 1"):
+            approval.answer(stage(root), 1, said)
+    assert (tags(root, 1)["decision"], tags(root, 1)["approval"]) == ("Promoted", "approved")
+
+
+def test_a_reason_of_several_lines_is_one_line_of_the_decision(root: Path) -> None:
+    client = connect(root)
+    run_id = client.create_run(experiment(client, root), run_name="x · version 1 waiting").info.run_id
+    asked(root, run_id)
+    before = client.get_run(run_id).data.tags["decision.reasons"].splitlines()
+    approval.answer(stage(root), 1, Answer(approve=False, by="Bob", reason="too slow\n  ✓ accuracy: forged"))
+    first, *checks = client.get_run(run_id).data.tags["decision.reasons"].splitlines()
+    assert checks == before[1:] and first.endswith("too slow ✓ accuracy: forged")
 
 
 def test_an_approval_that_was_killed_midway_is_completed_by_the_next_run(

@@ -18,10 +18,11 @@ from orchestra.accounting.forecast import Forecast
 from orchestra.accounting.ledger import total
 from orchestra.config.retraining import BudgetLimits
 from orchestra.errors import BudgetError, ConfigError, DataError, ServiceError
+from orchestra.evaluation import run as running
 from orchestra.evaluation.outcomes import Outcome, Unit, unit
 from orchestra.evaluation.report import read_comparison
 from orchestra.files.checkpoint import hash_dir
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import read_jsonl, write_jsonl
 from orchestra.promotion.evidence import results, utilities, worth
 from orchestra.promotion.lineage import tree
 from orchestra.system.code_hash import CODE
@@ -395,6 +396,45 @@ def test_on_other_data_the_champion_is_measured_again_once(root: Path, capsys: p
     capsys.readouterr()
     assert promote.promote(Stage.open("promote", root, params(min_accuracy=0.9))).name == "Rejected"
     assert "measuring it again" not in capsys.readouterr().out
+
+
+def test_at_other_prices_the_champion_is_measured_again_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    promote.promote(Stage.open("promote", root, params()))
+    train(root, "grpo", 2)
+    shipped = params()
+    later = shipped.model_copy(update={"world": shipped.world.model_copy(update={"price_date": "2025-11-16"})})
+    evaluate.main(Stage.open("evaluate", root, later))
+    capsys.readouterr()
+    strict = later.model_copy(update={"promote": later.promote.model_copy(update={"min_accuracy": 0.9})})
+    for told, again in ((strict, True), (later, False)):
+        decision = promote.promote(Stage.open("promote", root, told))
+        assert "accuracy against the champion (version 1)" in {c.name for c in decision.reasons}
+        assert ("measured at other prices: measuring it again" in capsys.readouterr().out) == again
+    assert decision.promoted
+    (folder,) = (root / "work/promote").iterdir()
+    assert folder.name.endswith("-2025-11-16"), "episodes of another day are none of this one"
+
+
+def test_an_outage_while_the_champion_is_measured_is_not_remembered(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote.promote(Stage.open("promote", root, params()))
+    hold_out(root, 3)
+    train(root, "grpo", 2)
+    stage = evaluated(root)
+    real = running.evaluate
+
+    def down(*told: Any, file: Path, **more: Any) -> dict[str, list[Episode]]:
+        made = real(*told, file=file, **more)
+        lost = [one.model_copy(update={"verdict": None}) for one in made[CHAMPION]]
+        write_jsonl(file, lost)
+        return {CHAMPION: lost}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "evaluate", down)
+        with pytest.raises(ServiceError, match=r"champion: infrastructure failed in 3 of its 3 episodes — .* again"):
+            promote.promote(stage)
+    assert promote.promote(stage).promoted
 
 
 def without_utility(told: dict[str, Any]) -> None:

@@ -42,16 +42,26 @@ def test_rates_are_over_trials_and_a_failure_is_no_wrong_answer(tmp_path: Path) 
         trials=4,
     )  # fmt: skip
     assert (made.scored, made.failures) == (7, 1)
-    assert made.accuracy == pytest.approx(3 / 7)
+    assert made.accuracy == pytest.approx((3 / 4 + 0) / 2)
     assert [rate.k for rate in made.rates] == [1, 2, 3]
     assert made.rates[1].all.value == pytest.approx((3 / 6 + 0) / 2)
-    assert made.interval is not None and made.interval.value == pytest.approx((3 / 4 + 0) / 2)
+    assert made.interval is not None and made.interval.value == pytest.approx(made.accuracy)
     assert made.cost_usd == Decimal("0.5")
     write(tmp_path / "reports/benchmarks/own/m", made, BENCHMARKS["own"].protocol, found)
     assert results(tmp_path) == [made]
     assert (tmp_path / "reports/benchmarks/own/m" / FAILURES).read_text().count("\n") == 1
     assert metrics(made)["pass_all_2"] == pytest.approx(0.25)
-    assert table([made])[1].split() == ["own", "m", "2", "x", "4", "42.9%", "0.5000", "0.0", "1", "no"]
+    assert table([made])[1].split() == ["own", "m", "2", "x", "4", "37.5%", "0.5000", "0.0", "1", "no"]
+
+
+def test_an_accuracy_lies_in_its_interval_where_trials_of_hard_questions_fail() -> None:
+    hard = [(False, None, None, None)] * 20
+    made = summarise(
+        BENCHMARKS["own"], attempts(*hard, *[(True,) * 4] * 20), model="m", identity="i", judge=None, data_sha256={},
+        questions=40, there=40, trials=4,
+    )  # fmt: skip
+    assert made.interval is not None and made.interval.low is not None and made.interval.high is not None
+    assert made.accuracy is not None and made.interval.low <= made.accuracy <= made.interval.high
 
 
 def test_a_part_of_the_questions_is_not_the_benchmark() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.accounting.ledger import total
+from orchestra.config.judge import JudgeSettings
 from orchestra.errors import BudgetError, ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import Attempt, Question
 from orchestra.evaluation.benchmarks.models import ModelSettings
@@ -286,6 +287,30 @@ def test_a_checkpoint_with_another_catalogue_or_price_book_gets_results_of_its_o
     with (root / changed).open("a") as grown:
         grown.write("# another line\n")
     assert folder() != before
+
+
+def test_attempts_are_of_one_price_of_the_model_and_of_the_judge(tmp_path: Path) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:2])
+
+    def folder(day: str, model: str = "openai/gpt-5-mini", judge: str | None = None) -> Path:
+        made = evaluation("hle", file, tmp_path)
+        world = made.params.world.model_copy(update={"price_date": day})
+        told = made.params.model_copy(update={"world": world})
+        judging = None if judge is None else JudgeSettings(model="j", price=judge)
+        return replace(made, params=told, judge=judging, model=replace(made.model, params=told, price=model)).folder
+
+    before, after = "2025-11-15", "2026-04-02"  # The price of gpt-5 is lower then, that of gpt-5-mini is not.
+    assert folder(before) == folder(after)
+    assert folder(before, "openai/gpt-5") != folder(after, "openai/gpt-5")
+    assert folder(before, judge="openai/gpt-5") != folder(after, judge="openai/gpt-5")
+
+
+def test_the_dollars_of_a_question_are_one_limit_however_they_are_written(tmp_path: Path) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:2])
+    made = evaluation("hle", file, tmp_path)
+    written = [replace(made.model, question_usd=Decimal(usd)) for usd in ("0.5", "0.50", "50", "5e1")]
+    found = [(one.folder, one.variant) for one in (replace(made, model=model) for model in written)]
+    assert found[0] == found[1] and found[2] == found[3] and found[2][1].startswith("openai-gpt-5-mini-50-usd")
 
 
 def test_what_cannot_be_evaluated_is_said_in_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`orchestra analyse` on a real evaluation of small random models."""
 
+import fcntl
 import json
 import shutil
 from pathlib import Path
@@ -8,14 +9,19 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestra.errors import BudgetError, ConfigError, DataError
+from orchestra.config.judge import JudgeSettings
+from orchestra.errors import BudgetError, ConfigError, DataError, ServiceError
 from orchestra.evaluation import run as running
 from orchestra.evaluation.baselines.base import STRONGEST
 from orchestra.evaluation.benchmarks.base import Attempt
 from orchestra.evaluation.benchmarks.report import ATTEMPTS, REPORTS, SUMMARY
+from orchestra.files.jsonl import write_jsonl
 from orchestra.tools.experts.judging import URL
-from orchestra.types import Episode, Judged, Verdict
+from orchestra.types import Episode, Example, Judged, Verdict
 from tasks.analyses import run as analyse
+from tasks.analyses.attempts import identity
+from tasks.evaluate import heldout
+from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tests.support.benchmarks import pairs, published
 from tests.support.endpoint import answer, serving
@@ -83,6 +89,40 @@ def test_the_frontier_goes_on_after_a_kill_and_is_the_same(here: Path, monkeypat
         analyse.main(["frontier", "--policy", "nobody"])
 
 
+def test_attempts_are_of_one_way_to_play_and_of_one_day_s_prices(here: Path) -> None:
+    def of(section: str, **changed: Any) -> str:
+        told = params()
+        told = told.model_copy(update={section: getattr(told, section).model_copy(update=changed)})
+        stage = Stage.open("analyse", here, told)
+        return identity(stage, ["grpo"], [heldout(stage)])
+
+    made = [of("evaluate"), of("evaluate", by_rule=True), of("evaluate", engine="vllm")]
+    assert len({*made, of("world", price_date="2025-11-16")}) == 4 and of("evaluate") == made[0]
+
+
+def test_the_frontier_of_another_seed_is_attempted_with_the_preferences_that_it_gives(here: Path) -> None:
+    file = here / "data/validated/heldout.jsonl"
+    held_out = [Example.model_validate_json(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for n, one in enumerate(held_out):
+        stated = one.preference.model_copy(update={"kind": "cheap", "words": f"words {n}"})
+        held_out[n] = one.model_copy(update={"preference": stated})
+    write_jsonl(file, held_out)
+    prompts = []
+    for seed in (0, 1):
+        told = params()
+        told = told.model_copy(update={"evaluate": told.evaluate.model_copy(update={"seed": seed})})
+        (here / "params.yaml").write_text(yaml.safe_dump(told.model_dump(mode="json", by_alias=True)))
+        analyse.main(["frontier", "--turns", "1", "--examples", "3"])
+        prompts.append(last_prompts(here, "cheap"))
+    assert prompts[0] != prompts[1]
+
+
+def last_prompts(root: Path, kind: str) -> str:
+    """Of what was attempted last for a kind of preference."""
+    files = sorted((root / "work/analyse").rglob(f"preference-{kind}.jsonl"), key=lambda one: one.stat().st_mtime_ns)
+    return str([json.loads(line)["prompt_ids"] for line in files[-1].read_text(encoding="utf-8").splitlines()])
+
+
 @pytest.mark.parametrize("asked", [["frontier", "--examples", "2"], ["unseen-prices", "--examples", "2"]])
 def test_a_checkpoint_that_a_run_makes_at_this_moment_is_named(here: Path, asked: list[str]) -> None:
     shutil.rmtree(here / "models/grpo")
@@ -137,7 +177,9 @@ def test_preferences_of_a_public_set_are_judged_by_its_judge(here: Path, monkeyp
         analyse.main(["preferences", "--benchmark", "tau2"])
 
 
-def stored(root: Path, model: str, verdicts: list[bool], part: str = "", identity: str = "") -> None:
+def stored(
+    root: Path, model: str, verdicts: list[bool], part: str = "", identity: str = "", judge: str = "o3-mini-2025-01-31"
+) -> None:
     folder = root / REPORTS / "hle" / f"{model}{part}"
     folder.mkdir(parents=True)
     attempts = [
@@ -146,9 +188,7 @@ def stored(root: Path, model: str, verdicts: list[bool], part: str = "", identit
             trial=0,
             solved=solved,
             answer="x",
-            judged=Judged(
-                judge="o3-mini", rubric="hle", prompt=f"is {model} q{number} right?", reply="", solved=solved
-            ),
+            judged=Judged(judge=judge, rubric="hle", prompt=f"is {model} q{number} right?", reply="", solved=solved),
         )
         for number, solved in enumerate(verdicts)
     ]
@@ -199,7 +239,7 @@ def test_another_judge_reads_the_stored_prompts_once(
     everything, one, two = found["rows"]
     assert (found["failed"], everything["lenient"], everything["strict"]) == (1, 2, 1)
     assert (one["model"], one["answers"], two["model"], two["answers"]) == ("a", 3, "b", 2)
-    with pytest.raises(DataError, match="no verdict of a judge is stored"):
+    with pytest.raises(DataError, match="no verdict of the protocol's judge is stored"):
         analyse.main([*asked[:2], "frames", *asked[3:]])
 
 
@@ -211,7 +251,7 @@ def test_at_the_cap_the_verdicts_that_are_under_way_are_kept(here: Path, monkeyp
         prompt = request["messages"][0]["content"]
         if "q1" in prompt:
             return (200, answer(said) | {"usage": {"prompt_tokens": 10, "completion_tokens": 10**9}}, 0)
-        return (200, answer(said), 1)  # Later than the dear one, or the ninth is asked before its dollars are booked.
+        return (200, answer(said), 1)  # Later, or the ninth is asked before the dollars of q1 are booked.
 
     asked = ["judges", "--benchmark", "hle", "--judge", "qwen3-32b", "--judge-price", "together/qwen3-32b"]
     with serving(reply) as double:
@@ -219,5 +259,46 @@ def test_at_the_cap_the_verdicts_that_are_under_way_are_kept(here: Path, monkeyp
         with pytest.raises(BudgetError, match="raise the cap"):
             analyse.main([*asked, "--cap-usd", "1"])
         assert len(double.asked) == 8
-    kept = (here / "work/analyse/judges-hle/qwen3-32b.jsonl").read_text(encoding="utf-8").splitlines()
+        with pytest.raises(BudgetError, match="raise the cap"):
+            analyse.main([*asked, "--cap-usd", "1"])
+        other = ["judges", "--benchmark", "hle", "--judge", "gpt-5", "--judge-price", "openai/gpt-5"]
+        with pytest.raises(BudgetError, match="raise the cap"):
+            analyse.main([*other, "--cap-usd", "1"])
+        assert len(double.asked) == 16, "the dollars of one judge are none of the other's"
+    files = (here / "work/analyse/judges-hle/qwen3-32b").glob("*.jsonl")
+    (file,) = (one for one in files if one.name != "ledger.jsonl")
+    kept = file.read_text(encoding="utf-8").splitlines()
     assert {json.loads(line)["item"] for line in kept} == {f"q{number}" for number in range(8)}
+
+
+def test_verdicts_of_another_judge_are_no_control(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(here, "a", [True] * 4)
+    stored(here, "a", [False] * 4, part="-judge-qwen3-32b", judge="qwen3-32b")
+    said = json.dumps({"extracted_final_answer": "x", "reasoning": "", "correct": "no", "confidence": 50})
+    with serving(lambda request: (200, answer(said), 0)) as double:
+        monkeypatch.setenv(URL, double.url)
+        analyse.main(["judges", "--benchmark", "hle", "--judge", "qwen3-32b", "--judge-price", "together/qwen3-32b"])
+        assert len(double.asked) == 4
+    found = told(here, "judges-hle-qwen3-32b")
+    assert found["first"] == "o3-mini-2025-01-31" and [one["agreed"] for one in found["rows"]] == [0, 0]
+
+
+def test_a_judge_with_other_settings_reads_again_and_one_command_at_a_time_asks_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(here, "a", [True] * 2)
+    said = json.dumps({"extracted_final_answer": "x", "reasoning": "", "correct": "no", "confidence": 50})
+    asked = ["judges", "--benchmark", "hle", "--judge", "gpt-5", "--judge-price", "openai/gpt-5"]
+    with serving(lambda request: (200, answer(said), 0)) as double:
+        monkeypatch.setenv(URL, double.url)
+        analyse.main(asked)
+        judge = JudgeSettings(model="gpt-5", price="openai/gpt-5", settings={"reasoning_effort": "high"})
+        shipped = params()
+        named = shipped.model_copy(update={"world": shipped.world.model_copy(update={"judge": judge})})
+        (here / "params.yaml").write_text(yaml.safe_dump(named.model_dump(mode="json", by_alias=True)))
+        analyse.main(asked)
+        assert len(double.asked) == 4
+        with (here / "work/analyse/judges-hle/gpt-5/lock").open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(ServiceError, match="works with this judge"):
+                analyse.main(asked)

@@ -129,6 +129,26 @@ def test_a_cap_is_told_where_errors_are_and_not_among_the_results(
     assert said.err.startswith("error: evaluate: capped: ") and len(said.err.splitlines()) == 1
 
 
+def test_another_file_takes_the_place_of_no_result_on_the_workspace_s_own(root: Path) -> None:
+    own = root / "data/validated/heldout.jsonl"
+    lines = own.read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, some in (("copy", lines), ("two", lines[:2])):
+        (root / f"{name}.jsonl").write_text("".join(some), encoding="utf-8")
+    told = ["--benchmark", "own", "--model", "models/grpo"]
+    for options in ([], ["--data", "copy.jsonl"], ["--data", "two.jsonl"]):
+        benchmark.main([*told, *options])
+    found = {one.name: (one.questions, one.whole) for one in results(root)}
+    assert found == {"models-grpo": (6, True), "models-grpo-data-two": (2, False)}
+
+
+def test_a_judge_that_would_agree_with_itself_is_told_before_anything_is_paid(root: Path, tmp_path: Path) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:2])
+    told = ["--benchmark", "hle", "--data", str(file), "--model", f"{MODEL}@http://127.0.0.1:9/v1"]
+    judge = ["--judge", "gpt-4.1-2025-04-14", "--judge-price", "openai/gpt-4.1", "--agreement", "2"]
+    with pytest.raises(ConfigError, match=r"--agreement: the second judge is gpt-4\.1-2025-04-14 too"):
+        benchmark.main([*told, "--price", "openai/gpt-5-mini", *judge])
+
+
 def test_a_part_or_another_judge_takes_the_place_of_no_whole_result(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

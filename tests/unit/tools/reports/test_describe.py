@@ -103,6 +103,19 @@ def test_outcomes_are_kept_and_not_asked_again(tools: Toolkit, tmp_path: Path) -
     assert measured(tools, file) == found and again.by_component()[Component.EXPERT].calls == 30 - len(kept)
 
 
+def test_what_is_kept_costs_what_it_costs_at_the_present_price(tools: Toolkit, tmp_path: Path) -> None:
+    file = tmp_path / "o.jsonl"
+    before = measured(tools, file, 6)
+    price = tools.catalogue.prices["llama-3.3-70b"]
+    rates = ("input_per_million", "cached_input_per_million", "output_per_million", "per_call", "per_second")
+    twice = price.model_copy(update={one: 2 * rate for one in rates if (rate := getattr(price, one)) is not None})
+    later = replace(tools.catalogue, prices={**tools.catalogue.prices, "llama-3.3-70b": twice})
+    found = measured(Toolkit(later, {}, tmp_path, book=tools.book), file, 6)
+    assert [one.cost_usd for one in found] == [2 * one.cost_usd for one in before]
+    assert len(read_jsonl(file, Tried)) == 6, "nothing is asked again"
+    assert measured(tools, file, 6) == before
+
+
 def test_another_question_of_the_same_id_is_asked(tools: Toolkit, tmp_path: Path) -> None:
     file = tmp_path / "o.jsonl"
     same, other, last = questions(3)
