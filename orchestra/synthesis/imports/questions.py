@@ -17,6 +17,7 @@ from typing import Any
 from orchestra.errors import DataError
 from orchestra.files.tables import Row, read_rows
 from orchestra.synthesis.draft import Draft, Refused
+from orchestra.synthesis.filters.filters import asked_words
 from orchestra.synthesis.imports.answers import verifier_of
 from orchestra.synthesis.imports.importer import ExampleImporter, Outside, RowOrigin
 from orchestra.types import Category, Example
@@ -99,7 +100,7 @@ class Questions:
         name = number if own in (None, "") else str(own)
         part = str(row.get(fields.part) or "") if fields.part else ""
         source = f"{self.source}/{part}" if part else self.source
-        mark = hashlib.blake2b(" ".join(words(question)).encode(), digest_size=8).digest()
+        mark = hashlib.blake2b(" ".join(asked_words(question)).encode(), digest_size=8).digest()
         verifier = verifier_of(answer, judged=self.judged)
         reason = None
         if not question:

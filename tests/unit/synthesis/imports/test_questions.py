@@ -10,6 +10,7 @@ import pytest
 
 from orchestra.errors import DataError
 from orchestra.synthesis.draft import Refused
+from orchestra.synthesis.filters.filters import Duplicates
 from orchestra.synthesis.imports.corpus import corpus_questions
 from orchestra.synthesis.imports.importer import ExampleImporter
 from orchestra.synthesis.imports.questions import GENERAL_THOUGHT, Fields, Questions
@@ -126,6 +127,32 @@ def test_a_row_whose_licence_is_empty_has_that_of_the_data_set(tmp_path: Path, i
     loader = Questions(Fields(licence="terms"), "own", licence="MIT")
     ((_, row),) = loader.load([tmp_path / "own.csv"], importer)
     assert isinstance(row, Example) and row.provenance.licence == "MIT"
+
+
+DIFFERENT = [
+    *("What is 5+3?", "What is 5-3?", "What is 5*3?", "What is -5+3?", "What is (5 + 3) * 2?", "What is 5 + (3 * 2)?"),
+    *("What is .5 + 1?", "What is 5 + 1?", "What is 5² + 1?", "What is 52 + 1?", "Is 3 < 5?", "Is 3 > 5?"),
+    *("Who created C?", "Who created C++?", "Who created C#?", "What does 😀 mean?", "What does 😢 mean?"),
+    *("दिन का अर्थ क्या है?", "दान का अर्थ क्या है?"),
+]
+
+
+def test_only_what_asks_the_same_was_asked_before(tmp_path: Path, importer: ExampleImporter) -> None:
+    again = [
+        "what is 5\N{MINUS SIGN}3",
+        "  WHO created   C# ?",
+        "\N{FULLWIDTH LATIN CAPITAL LETTER W}hat does 😀 mean.",
+        "What is: 5+3?!",
+    ]
+    rows = [{"question": question, "answer": "Tesk"} for question in DIFFERENT + again]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = [row for _, row in Questions(Fields(), "own").load([tmp_path / "own.jsonl"], importer)]
+    kept, refused = found[: len(DIFFERENT)], found[len(DIFFERENT) :]
+    assert [row.instruction for row in kept if isinstance(row, Example)] == DIFFERENT
+    assert [row.reason for row in refused if isinstance(row, Refused)] == ["asked before"] * len(again)
+    # The filters of a set say the same of what an import kept.
+    duplicates = Duplicates()
+    assert {duplicates.why(row) for row in kept if isinstance(row, Example)} == {None}
 
 
 def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Path, importer: ExampleImporter) -> None:
