@@ -168,6 +168,13 @@ def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Pa
     kit = toolkit(tmp_path)
     (tmp_path / "corpus.jsonl").write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     assert asyncio.run(replay(made, kit)) is None
+
+    def answered(answer: str) -> str | None:
+        verifier = made.verifier.model_copy(update={"answer": answer})
+        return asyncio.run(replay(made.model_copy(update={"verifier": verifier}), kit))
+
+    assert answered("the year of Norvik") is None, "it may have several words"
+    assert answered("191") == answered("a year") == answered("") == "the answer is not in the last observation"
     path.write_text('{"id": "1", "title": "Norvik"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"facts.jsonl:1: field text: Field required"):
         list(corpus_questions([path], importer, "corpus", "Apache-2.0"))
