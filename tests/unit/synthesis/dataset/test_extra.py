@@ -333,3 +333,8 @@ def test_wrong_answers_are_plausible_and_wrong(answer: str) -> None:
     assert all(len(one.split()) == len(answer.split()) for one in wrong)
     assert all(any(c.isdigit() for c in one) == any(c.isdigit() for c in answer) for one in wrong)
     assert wrong == wrong_answers(answer, random.Random(0))
+
+
+def test_more_digits_than_python_converts_have_wrong_answers() -> None:
+    wrong = wrong_answers("7" * 4400, random.Random(0))
+    assert len({*wrong, "7" * 4400}) == 4 and all(one.isdecimal() for one in wrong)
