@@ -25,7 +25,7 @@ from orchestra.tools.experts.simulated import BookEntry
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Split
-from orchestra.validation.gate.decontamination import Gate
+from orchestra.validation.gate.decontamination import Gate, chunks
 from orchestra.validation.rows import UNHEARD, marks
 
 REFUSED = "refused.jsonl"
@@ -134,15 +134,19 @@ class _Joining:
         return self._toolkit.book.find(example.instruction) if example.category is Category.TOPIC else None
 
     def _new(self, examples: Iterable[Example], split: Split) -> Iterator[Example | Refused]:
-        """The examples; refused, those that have an id of the set or anything that the other split has."""
+        """The examples; refused, those that the gate refuses, of which nothing is remembered, and those that have an
+        id of the set or anything that the other split has."""
         other = "heldout" if split == "train" else "train"
-        for example in examples:
-            if _hash(example.id) in self._ids:
-                yield refused(example, "another example has its id")
-            elif any(_hash(mark) in self._marks[other] for mark in marks(example)):
-                yield refused(example, f"what it asks or is about is in the {other} set")
-            else:
-                yield example
+        for some in chunks(examples):
+            for example, why in zip(some, self._gate.refuse(some), strict=True):
+                if why is not None:
+                    yield refused(example, why)
+                elif _hash(example.id) in self._ids:
+                    yield refused(example, "another example has its id")
+                elif any(_hash(mark) in self._marks[other] for mark in marks(example)):
+                    yield refused(example, f"what it asks or is about is in the {other} set")
+                else:
+                    yield example
 
     def _remember(self, example: Example, split: str) -> None:
         self._ids.add(_hash(example.id))

@@ -21,6 +21,7 @@ from orchestra.synthesis.filters.filters import asked_words
 from orchestra.synthesis.imports.answers import verifier_of
 from orchestra.synthesis.imports.importer import ExampleImporter, Outside, RowOrigin
 from orchestra.types import Category, Example
+from orchestra.validation.gate.licences import Licences
 from orchestra.validation.gate.overlap import words
 
 UNKNOWN = "unknown"
@@ -76,6 +77,8 @@ class Questions:
     """Take answers too long for a rule, for a judge."""
     lenient: bool = False
     """Count a row that cannot be read as refused, and go on."""
+    licences: Licences | None = None
+    """Those accepted: a row with another one, which the gate refuses, leaves its question to a later row."""
 
     def load(self, paths: Iterable[Path], importer: ExampleImporter) -> Iterator[Outside]:
         """Every question once, in order; memory grows by a hash for each different question.
@@ -117,7 +120,9 @@ class Questions:
             field = getattr(fields, one)
             if field is not None and not fields.sparse:
                 _present(row, field, where, option)
-        seen.add(mark)
+        licence = (str(row.get(fields.licence) or "") if fields.licence else "") or self.licence
+        if self.licences is None or self.licences.refuse(licence, source) is None:
+            seen.add(mark)
         assert verifier.answer is not None
         draft = Draft(
             category=Category.TOPIC,
@@ -127,10 +132,7 @@ class Questions:
             entities=(f"{self.source}:{name}",),
             topic=_topic(row.get(fields.topic) if fields.topic else None, importer.catalogue.topics),
         )
-        licence = str(row.get(fields.licence) or "") if fields.licence else ""
-        return importer.example(
-            f"{self.source}-{name}", draft, verifier, RowOrigin(source, licence or self.licence, name)
-        )
+        return importer.example(f"{self.source}-{name}", draft, verifier, RowOrigin(source, licence, name))
 
 
 def _text(row: Row, field: str, where: str, option: str) -> str:

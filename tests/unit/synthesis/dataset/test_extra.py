@@ -145,12 +145,14 @@ def made(root: Path, params: Params, say: Any = lambda _: None, **options: Any) 
 
 def test_each_reason_is_said_and_written(tmp_path: Path, small: Params) -> None:
     good, twin = sums("x1", "x2")
+    bad = good.provenance.model_copy(update={"licence": "secret"})
     a = [
+        # Nothing is remembered of what the gate refuses: the next one asks the same.
+        *sums("x5", instruction=good.instruction, entities=good.entities, provenance=bad),
         good,
         twin.model_copy(update={"id": "train-000003"}),
         *sums("x3", instruction=good.instruction.upper()),
         *sums("x4", entities=("held",)),
-        *sums("x5", provenance=good.provenance.model_copy(update={"licence": "secret"})),
         *sums("x6", verifier=good.verifier.model_copy(update={"kind": "judge"})),
         *sums("x7", verifier=good.verifier.model_copy(update={"answer": "889"})),
         *sums("x8", kind="domain", domain="toolscale-finance"),

@@ -15,8 +15,9 @@ from orchestra.synthesis.imports.corpus import corpus_questions
 from orchestra.synthesis.imports.importer import ExampleImporter
 from orchestra.synthesis.imports.questions import GENERAL_THOUGHT, Fields, Questions
 from orchestra.types import Category, Example, ToolKind
+from orchestra.validation.gate.licences import Licences
 from orchestra.validation.replay import replay
-from tests.support.worlds import toolkit
+from tests.support.worlds import ROOT, toolkit
 
 DATA = Path(__file__).parent / "data"
 THOUGHTS = Questions(GENERAL_THOUGHT, "GeneralThought-430K")
@@ -153,6 +154,17 @@ def test_only_what_asks_the_same_was_asked_before(tmp_path: Path, importer: Exam
     # The filters of a set say the same of what an import kept.
     duplicates = Duplicates()
     assert {duplicates.why(row) for row in kept if isinstance(row, Example)} == {None}
+
+
+def test_a_row_without_an_accepted_licence_leaves_its_question_to_a_later_one(
+    tmp_path: Path, importer: ExampleImporter
+) -> None:
+    rows = "Who leads Fenra?,Tesk,proprietary\nWho leads Fenra?,Tesk,MIT\nWho leads Fenra?,Tesk,MIT\n"
+    (tmp_path / "own.csv").write_text(f"question,answer,terms\n{rows}", encoding="utf-8")
+    loader = Questions(Fields(licence="terms"), "own", licences=Licences.load(ROOT / "data/licences.yaml"))
+    _, good, again = (row for _, row in loader.load([tmp_path / "own.csv"], importer))
+    assert isinstance(good, Example) and good.provenance.licence == "MIT"
+    assert isinstance(again, Refused) and again.reason == "asked before"
 
 
 def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Path, importer: ExampleImporter) -> None:
