@@ -115,7 +115,7 @@ def import_(
             fields = GENERAL_THOUGHT if format_ == "general-thought" else own
             judging = judged or world.judge is not None
             rows = Questions(fields, name, terms, judging, lenient, gate.licences).load(files, importer)
-    documents = records(files) if format_ == "corpus" else None
+    documents = records(files, name) if format_ == "corpus" else None
     card = take(rows, gate, to, _say, known=importer.entry, documents=documents)
     print(plain("\n".join(lines(card))))
     if (count := card["verifiers"].get("judge")) and world.judge is None:

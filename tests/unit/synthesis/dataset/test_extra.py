@@ -231,6 +231,33 @@ def test_records_beside_a_file_are_found_by_searches(tmp_path: Path, monkeypatch
         made(tmp_path, params)
 
 
+def test_two_corpora_may_number_their_records_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = [{"file": f"data/extra/{name}.jsonl"} for name in "fg"]
+    params = workspace(tmp_path, [], mix={"fact": 1.0}, train_examples=6, heldout_examples=2, extra=extra)
+    monkeypatch.chdir(tmp_path)
+
+    def imported(name: str, source: str, place: str) -> None:
+        record = {"id": "1", "title": place, "text": f"The year of {place} is 1911."}
+        (tmp_path / "facts.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        orchestra(
+            *("import", "facts.jsonl", "--format", "corpus", "--to", f"data/extra/{name}.jsonl", "--source", source)
+        )
+
+    imported("f", "first", "Norvik")
+    imported("g", "first", "Sorvik")
+    said = r"extra/g.corpus.jsonl: another record has the id 'first-1', too, in data/extra/f.corpus.jsonl — import one"
+    with pytest.raises(DataError, match=said):
+        made(tmp_path, params)
+    imported("g", "second", "Sorvik")
+    made(tmp_path, params)
+    with (tmp_path / "data/extra/g.corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write((tmp_path / "data/extra/f.corpus.jsonl").read_text(encoding="utf-8"))
+    card = made(tmp_path, params)["extra"]
+    assert [one["examples"] for one in card.values()] == [1, 1]
+    ids = [json.loads(line)["id"] for line in read_lines(tmp_path / "set/corpus.jsonl")]
+    assert ids.count("first-1") == 1, "one record of both files is there once"
+
+
 def test_records_written_by_hand_without_a_last_line_end_stay_apart(tmp_path: Path, small: Params) -> None:
     for name, split in (("a", "train"), ("b", "heldout")):
         file = tmp_path / f"data/extra/{name}.jsonl"
