@@ -23,6 +23,7 @@ from orchestra.validation.rows import (
     all_simulated,
     answer_problem,
     golden_problem,
+    length_problem,
     reference_problem,
     toolbox_problem,
 )
@@ -104,7 +105,7 @@ def proven(example: Example, toolkit: Toolkit, max_words: int | None = MAX_WORDS
     A domain example by its own golden calls (see `refuted`), a question by its own too, and a topic question by the
     simulated experts of its toolbox, one of whom must know the answer; what real ones know is not asked here.
     """
-    why = reference_problem(example, toolkit) or toolbox_problem(example)
+    why = length_problem(example) or reference_problem(example, toolkit) or toolbox_problem(example)
     if why is not None:
         return why
     recorded = is_recorded(example, toolkit.domain_folders)

@@ -63,6 +63,13 @@ def test_what_simulated_experts_know_is_written_beside_and_judged_rows_are_told(
     assert all(len(row["wrong"]) == 3 and row["answer"] not in row["wrong"] for row in rows)
 
 
+def test_a_question_that_validate_would_refuse_is_refused_at_once(workspace: Path) -> None:
+    rows = [f"what is {'x' * 2000}?,1", "what is y?,2", "x,3"]
+    (workspace / "q.csv").write_text("\n".join(["question,answer", *rows]), encoding="utf-8")
+    said = orchestra("import", "q.csv", "--format", "questions", "--source", "q", "--licence", "MIT", "--to", "x.jsonl")
+    assert "examples: 1" in said and "the instruction has fewer than 3 or more than 2,000 characters: q 2" in said
+
+
 def test_preferences_are_written_and_drawn_from(workspace: Path) -> None:
     said = orchestra("preferences", "--count", "50", "--out", "data/extra/p.jsonl")
     assert said == "50 preferences in data/extra/p.jsonl\n"
