@@ -8,14 +8,14 @@ community_question_score, verifier_score. An example is made of each question, o
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from orchestra.errors import DataError
-from orchestra.files.tables import Row, read_rows
+from orchestra.files.tables import Row, columns_of, read_rows
 from orchestra.synthesis.draft import Draft, Refused
 from orchestra.synthesis.filters.filters import asked_words
 from orchestra.synthesis.imports.answers import verifier_of
@@ -60,6 +60,7 @@ GENERAL_THOUGHT = Fields(
     earlier="prev_messages",
     sparse=True,
 )
+RENAME = "rename one of them, or name the field of the ids with --id"
 OPTIONS = {"id": "--id", "licence": "--licence-field", "topic": "--topic"}
 """How a person names a field."""
 
@@ -80,12 +81,15 @@ class Questions:
     licences: Licences | None = None
     """Those accepted: a row with another one, which the gate refuses, leaves its question to a later row."""
 
-    def load(self, paths: Iterable[Path], importer: ExampleImporter) -> Iterator[Outside]:
+    def load(self, paths: Sequence[Path], importer: ExampleImporter) -> Iterator[Outside]:
         """Every question once, in order; memory grows by a hash for each different question.
 
         Raises `DataError` (file, line, field, what to do) for a row that cannot be read, unless `lenient`.
         """
         seen: set[bytes] = set()
+        stems = [path.stem for path in paths]
+        if self.fields.id is None and (twice := next((one for one in stems if stems.count(one) > 1), None)):
+            raise DataError(f"two files are called {twice}, which begins the ids of their rows", fix=RENAME)
         for path in paths:
             for number, (where, row) in enumerate(read_rows(path, self.fields.all), start=1):
                 try:
@@ -153,7 +157,7 @@ def _text(row: Row, field: str, where: str, option: str) -> str:
 def _present(row: Row, field: str, where: str, option: str) -> None:
     """Raises `DataError` for a field that the row lacks: without it, another licence or topic would count unnoticed."""
     if field not in row:
-        there = ", ".join(map(str, row)) or "none"
+        there = ", ".join(columns_of(row, where)) or "none"
         raise DataError(f"field {field}: missing", where=where, fix=f"name it with {option} (there are: {there})")
 
 

@@ -123,6 +123,24 @@ def test_a_named_field_that_is_not_there_is_an_error(
     assert there.provenance.licence == ("proprietary" if named == "licence" else "MIT")
 
 
+def test_a_wrong_field_of_parquet_is_told_all_columns(tmp_path: Path, importer: ExampleImporter) -> None:
+    pd.DataFrame([{"prompt": "Who?", "answer": "Tesk", "n": 1}]).to_parquet(tmp_path / "own.parquet", index=False)
+    with pytest.raises(DataError, match=r"with --question \(there are: prompt, answer, n\)"):
+        list(Questions(Fields(), "own").load([tmp_path / "own.parquet"], importer))
+
+
+def test_files_of_one_name_need_a_field_of_ids(tmp_path: Path, importer: ExampleImporter) -> None:
+    paths = [tmp_path / folder / "part.csv" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        row = f"Who leads {path.parent.name}?,Tesk,{path.parent.name}1"
+        path.write_text(f"question,answer,n\n{row}\n", encoding="utf-8")
+    with pytest.raises(DataError, match="two files are called part, which begins the ids of their rows — rename one"):
+        list(Questions(Fields(), "own").load(paths, importer))
+    rows = Questions(Fields(id="n"), "own").load(paths, importer)
+    assert [row.id for _, row in rows if isinstance(row, Example)] == ["own-a1", "own-b1"]
+
+
 def test_a_row_whose_licence_is_empty_has_that_of_the_data_set(tmp_path: Path, importer: ExampleImporter) -> None:
     (tmp_path / "own.csv").write_text("question,answer,terms\nWho leads Fenra?,Tesk,\n", encoding="utf-8")
     loader = Questions(Fields(licence="terms"), "own", licence="MIT")
