@@ -179,7 +179,7 @@ def preferences(
     out: Annotated[
         Path, typer.Option(callback=can_be_written, help="The file to write, JSON lines: data/extra/preferences.jsonl.")
     ],
-    count: Annotated[int, typer.Option(min=1, help="Number of preferences; every fifth is held out.")] = 200,
+    count: Annotated[int, typer.Option(min=5, help="Number of preferences; every fifth is held out.")] = 200,
     model: Annotated[str | None, typer.Option(help="The model that writes them; default: by rule.")] = None,
     price: Annotated[
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")
