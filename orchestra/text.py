@@ -18,6 +18,8 @@ _STEERING = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 
+SPACES = dict.fromkeys((0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " ")
+"""Unicode's other spaces, for `str.translate`: names are written with some of them, such as U+3000 in Japanese."""
 _LONE = re.compile("[\ud800-\udfff]")
 _USERINFO = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#\s]+)@")
 USERINFO = re.compile(
@@ -42,6 +44,11 @@ _NAMED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 def is_text(value: str) -> bool:
     """Whether there is no half of a surrogate pair: JSON can spell one, and no record, file or request can hold it."""
     return value.isascii() or _LONE.search(value) is None
+
+
+def is_line(value: str) -> bool:
+    """Whether there is nothing but what a line shows: letters, marks, signs and spaces of any width."""
+    return value.translate(SPACES).isprintable()
 
 
 def as_text(value: str) -> str:

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,9 +130,10 @@ def reasons(checked: Checked) -> list[tuple[str, int]]:
 def refusal(checked: Checked, total: int, max_share: float) -> str | None:
     """Why the data is too bad to go on; None when it is not."""
     found = []
-    if len(checked.rows) > max_share * total:
+    # As it is written: 0.29 of 100 rows is less than 29 in floats.
+    if len(checked.rows) > Fraction(str(max_share)) * total:
         named = "; ".join(f"{reason} ({count})" for reason, count in reasons(checked)[:REASONS_NAMED])
-        found.append(f"{len(checked.rows)} of {total} rows refused, more than {max_share:.0%}: {named}")
+        found.append(f"{len(checked.rows)} of {total} rows refused, more than {100 * max_share:g}%: {named}")
     if checked.tables:
         found.append(f"refused as a whole: {'; '.join(checked.tables)}")
     return "; ".join(found) or None
@@ -176,7 +178,7 @@ def _page(
     facts = {name: str(told[name]) for name in CARD if name in told} | {
         "domains": ", ".join(stage.params.world.domains) or "none",
         "answers that experts know": str(len(toolkit.book.entries)),
-        "most rows that may be refused": f"{stage.params.validate_.max_quarantined:.0%}",
+        "most rows that may be refused": f"{100 * stage.params.validate_.max_quarantined:g}%",
     }
     rules = [
         Rule(each.suite, each.column, each.reason, each.severity, each.passed, each.count) for each in checked.outcomes

@@ -1,5 +1,6 @@
 """The verdict on a domain episode: final contents, rows operated on, and what the answer mentions."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,18 +105,31 @@ def _difference(session: Session, golden: Rows) -> str | None:
     """Why the contents differ, or None. Rows that neither wrote are as they were, so only written ones are compared."""
     done = session.touched
     for place in sorted(golden):
-        if (ours := session.row(*place)) != golden[place]:
+        if not _same_row(ours := session.row(*place), golden[place]):
             return f"{_plain(*place)}: {_changes(ours, golden[place])}"
     if beside := sorted(done - golden.keys()):
         before = session.domain.open()
         try:
             for place in beside:
-                if (ours := session.row(*place)) != (was := before.row(*place)):
+                if not _same_row(ours := session.row(*place), was := before.row(*place)):
                     return f"{_plain(*place)}: {_changes(ours, was)}"
         finally:
             before.close()
     left = sorted(golden.keys() - done)
     return f"{_plain(*left[0])}: not operated on" if left else None
+
+
+def _same_row(ours: dict[str, Scalar] | None, theirs: dict[str, Scalar] | None) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    return all(_same(value, theirs[column]) for column, value in ours.items())
+
+
+def _same(ours: Scalar, theirs: Scalar) -> bool:
+    """Sums of floats depend on their order in the last digits, which decide nothing."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-9)
+    return ours == theirs
 
 
 def _unseen(session: Session, golden: Mapping[Place, set[str]]) -> str | None:
@@ -138,5 +152,5 @@ def _changes(ours: dict[str, Scalar] | None, theirs: dict[str, Scalar] | None) -
     return ", ".join(
         f"{column} is {short(value)}, should be {short(theirs[column])}"
         for column, value in ours.items()
-        if value != theirs[column]
+        if not _same(value, theirs[column])
     )

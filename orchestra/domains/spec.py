@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError, model_valid
 
 from orchestra.errors import CallError, DataError
 from orchestra.files.yaml import parse_yaml
+from orchestra.text import is_line
 from orchestra.types import Record
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
@@ -36,7 +37,7 @@ class Parameter(Record):
     def check(self, name: str, value: JsonValue) -> Scalar:
         """The value to bind; raises `CallError` saying what is expected."""
         if self.type == "string":
-            if not isinstance(value, str) or "\0" in value or not value.isprintable():
+            if not isinstance(value, str) or not is_line(value):
                 raise CallError(f"{name} must be a string")
             if len(value) > (self.maxLength or 80):
                 raise CallError(f"{name} must have at most {self.maxLength or 80} characters")

@@ -45,6 +45,16 @@ def read_rows(path: Path, columns: Collection[str] | None = None) -> Iterator[tu
         raise DataError(f"cannot be read: {error.strerror or error}", where=str(path), fix=GET_AGAIN) from None
 
 
+def columns_of(row: Row, where: str) -> list[str]:
+    """The columns of a row that `read_rows` gave, with those of Parquet that it did not read."""
+    path = Path(where.rpartition(":")[0])
+    if path.suffix != ".parquet":
+        return list(row)
+    import pyarrow.parquet as pq
+
+    return list(pq.read_schema(path).names)
+
+
 def parse_row(row: Row, model: type[M], where: str, fix: str = "fix the row") -> M:
     """The row as a record; raises `DataError` naming file, line and field."""
     try:

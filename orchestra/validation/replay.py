@@ -70,7 +70,7 @@ async def replay(example: Example, toolkit: Toolkit, copies: Copies | None = Non
         if session.recording is not None:
             return None
         if example.kind == "question":
-            if verifier.answer is None or verifier.answer not in observed.rstrip(".").split():
+            if not verifier.answer or not mentions(observed, verifier.answer):
                 return "the answer is not in the last observation"
             return None
         answer = verifier.answer or " ".join(verifier.communicate)

@@ -47,6 +47,8 @@ PROBLEMS = (
     "gate_problem",
 )
 """What is wrong, in words; null where nothing is."""
+INSTRUCTION_CHARS = (3, 2000)
+"""The fewest and the most that an example may have."""
 UNHEARD = "no simulated expert has heard of the question"
 COLUMNS = (*TEXTS, *COUNTS, *NUMBERS, *PROBLEMS)
 
@@ -197,6 +199,13 @@ def _strange(spec: ToolSpec, example: Example, toolkit: Toolkit) -> str | None:
     if is_recorded(example, toolkit.domain_folders):
         return None
     return None if name in toolkit.domain(example.domain).tools else f"the domain {example.domain} has no tool {name}"
+
+
+def length_problem(example: Example) -> str | None:
+    """That the instruction is too short or too long."""
+    fewest, most = INSTRUCTION_CHARS
+    fits = fewest <= len(example.instruction.strip()) <= most
+    return None if fits else f"the instruction has fewer than {fewest} or more than {most:,} characters"
 
 
 def toolbox_problem(example: Example) -> str | None:

@@ -6,7 +6,7 @@ A critical rule of the examples refuses rows; a critical rule of a set as a whol
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from orchestra.validation.rows import PROBLEMS
+from orchestra.validation.rows import INSTRUCTION_CHARS, PROBLEMS
 
 Severity = Literal["critical", "warning"]
 Rules = list[Any]
@@ -15,7 +15,6 @@ Rules = list[Any]
 EXAMPLES = "examples"
 """The suite whose rows can be refused one by one."""
 KINDS = ("question", "domain")
-INSTRUCTION_CHARS = (3, 2000)
 MAX_TOOLS = 64
 PROBLEM_WORDS = {
     "schema_problem": "not an example",

@@ -98,6 +98,7 @@ def import_(
     world = params.world
     catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
     importer = ExampleImporter(catalogue, params.synthesize, split)
+    gate = Gate.open(root)
     name, terms = source or NAMES.get(format_), licence or LICENCES.get(format_, UNKNOWN)
     if name is None:
         fix = f"--format {format_} needs it: it begins the examples' ids"
@@ -112,9 +113,10 @@ def import_(
         case _:
             own = Fields(question, answer, id_, licence_field, topic=topic)
             fields = GENERAL_THOUGHT if format_ == "general-thought" else own
-            rows = Questions(fields, name, terms, judged or world.judge is not None, lenient).load(files, importer)
-    documents = records(files) if format_ == "corpus" else None
-    card = take(rows, Gate.open(root), to, _say, known=importer.entry, documents=documents)
+            judging = judged or world.judge is not None
+            rows = Questions(fields, name, terms, judging, lenient, gate.licences).load(files, importer)
+    documents = records(files, name) if format_ == "corpus" else None
+    card = take(rows, gate, to, _say, known=importer.entry, documents=documents)
     print(plain("\n".join(lines(card))))
     if (count := card["verifiers"].get("judge")) and world.judge is None:
         print(
@@ -177,7 +179,7 @@ def preferences(
     out: Annotated[
         Path, typer.Option(callback=can_be_written, help="The file to write, JSON lines: data/extra/preferences.jsonl.")
     ],
-    count: Annotated[int, typer.Option(min=1, help="Number of preferences; every fifth is held out.")] = 200,
+    count: Annotated[int, typer.Option(min=5, help="Number of preferences; every fifth is held out.")] = 200,
     model: Annotated[str | None, typer.Option(help="The model that writes them; default: by rule.")] = None,
     price: Annotated[
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")

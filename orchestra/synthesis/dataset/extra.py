@@ -13,7 +13,7 @@ from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Extra, Params
 from orchestra.errors import ConfigError, DataError
 from orchestra.files import atomic
-from orchestra.files.jsonl import parse_line, read_jsonl, stream_lines
+from orchestra.files.jsonl import parse_line, read_jsonl, stream_jsonl, stream_lines
 from orchestra.synthesis.dataset.versions import CASSETTE, LEDGER
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.filters.filters import Duplicates, kept, refused
@@ -23,15 +23,17 @@ from orchestra.synthesis.imports.importer import Outside
 from orchestra.synthesis.imports.intake import beside, take
 from orchestra.tools.experts.simulated import BookEntry
 from orchestra.tools.replay.cassette import Cassette
+from orchestra.tools.search.corpus import Document
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Split
-from orchestra.validation.gate.decontamination import Gate
+from orchestra.validation.gate.decontamination import Gate, chunks
 from orchestra.validation.rows import UNHEARD, marks
 
 REFUSED = "refused.jsonl"
 """What of the extra files is not in the set, in its folder: where, row, source, reason and what was asked."""
 PARTS = ("answers", "corpus")
 """What comes along beside a file of examples."""
+IMPORT = "import the data again"
 PAID = "work/extra"
 """Where the replies of paid tries are, which no later set pays for again; and the ledger of sets made without a run."""
 
@@ -64,8 +66,7 @@ def add(
     work = folder / ".extra"
     work.mkdir()
     extras = params.synthesize.extra
-    records = [beside(root / extra.file, "corpus") for extra in extras]
-    _append(folder / "corpus.jsonl", [file for file in records if file.is_file()])
+    _add_records(folder / "corpus.jsonl", root, [beside(Path(extra.file), "corpus") for extra in extras])
     joining = _Joining(params, root, folder, run)
     # Held-out ones first: what is held out must be known before anything is trained on.
     cards = {
@@ -106,7 +107,7 @@ class _Joining:
         """Write what is kept of a file to `target`, its answers and what is refused beside it; returns the card."""
         path = self._root / extra.file
         if (answers := beside(path, "answers")).is_file():
-            for entry in read_jsonl(answers, BookEntry, fix="import the data again"):
+            for entry in read_jsonl(answers, BookEntry, fix=IMPORT):
                 if self._toolkit.book.find(entry.question) is None:
                     self._toolkit.book.add(entry)
 
@@ -134,15 +135,19 @@ class _Joining:
         return self._toolkit.book.find(example.instruction) if example.category is Category.TOPIC else None
 
     def _new(self, examples: Iterable[Example], split: Split) -> Iterator[Example | Refused]:
-        """The examples; refused, those that have an id of the set or anything that the other split has."""
+        """The examples; refused, those that the gate refuses, of which nothing is remembered, and those that have an
+        id of the set or anything that the other split has."""
         other = "heldout" if split == "train" else "train"
-        for example in examples:
-            if _hash(example.id) in self._ids:
-                yield refused(example, "another example has its id")
-            elif any(_hash(mark) in self._marks[other] for mark in marks(example)):
-                yield refused(example, f"what it asks or is about is in the {other} set")
-            else:
-                yield example
+        for some in chunks(examples):
+            for example, why in zip(some, self._gate.refuse(some), strict=True):
+                if why is not None:
+                    yield refused(example, why)
+                elif _hash(example.id) in self._ids:
+                    yield refused(example, "another example has its id")
+                elif any(_hash(mark) in self._marks[other] for mark in marks(example)):
+                    yield refused(example, f"what it asks or is about is in the {other} set")
+                else:
+                    yield example
 
     def _remember(self, example: Example, split: str) -> None:
         self._ids.add(_hash(example.id))
@@ -167,6 +172,24 @@ def _lines(files: Iterable[Path]) -> Iterator[bytes]:
         with file.open("rb") as opened:
             # The last line of a file written by hand may have no end.
             yield from (line if line.endswith(b"\n") else line + b"\n" for line in opened)
+
+
+def _add_records(corpus: Path, root: Path, others: Iterable[Path]) -> None:
+    """Add the records of the others to the set's; raises `DataError` where two have one id and do not say the same."""
+    fix = "import one of them again with another --source, or give its records other ids"
+    held: dict[str, tuple[Document, str]] = {}
+    if corpus.is_file():
+        held = {record.id: (record, "the set itself") for record in stream_jsonl(corpus, Document)}
+    with corpus.open("a", encoding="utf-8") as out:
+        for file in others:
+            for record in stream_jsonl(root / file, Document, fix=IMPORT) if (root / file).is_file() else ():
+                known, place = held.get(record.id, (None, ""))
+                if known is None:
+                    held[record.id] = record, str(file)
+                    out.write(record.model_dump_json() + "\n")
+                elif known != record:
+                    what = f"another record has the id {record.id!r:.60}, too, in {place}"
+                    raise DataError(what, where=str(file), fix=fix)
 
 
 def _append(file: Path, others: list[Path]) -> None:

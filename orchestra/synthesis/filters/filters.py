@@ -3,16 +3,18 @@
 import asyncio
 import hashlib
 import json
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orchestra.config.schema import Rollout
+from orchestra.rewards.answers import MIXED, POWER
 from orchestra.synthesis.domain_tasks.evolve import MAX_WORDS
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, refuted
 from orchestra.synthesis.draft import Refused
+from orchestra.text import HYPHENS
 from orchestra.tools.recording import is_recorded
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Price
@@ -21,6 +23,7 @@ from orchestra.validation.rows import (
     all_simulated,
     answer_problem,
     golden_problem,
+    length_problem,
     reference_problem,
     toolbox_problem,
 )
@@ -34,6 +37,8 @@ TRIES = 8
 """Tries that the solver has: an example it never solves is not kept."""
 BATCH = 32
 """Examples that the solver tries together."""
+SIGNS = "_.+-*/%!#()[]{}"
+"""Punctuation that tells two requests apart; symbols such as < and = do so, too."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Duplicates:
         """Why the example is a repetition of one before it; None when it is new, and it is then remembered.
 
         A repetition asks the same words in the same order, whatever its solution, or the same words in another order
-        for the same golden calls and answer. Case, punctuation and articles do not count.
+        for the same golden calls and answer. Case, articles and punctuation but signs do not count.
         """
         world, words = example.domain or "", _words(example.asked)
         verifier = example.verifier
@@ -100,7 +105,7 @@ def proven(example: Example, toolkit: Toolkit, max_words: int | None = MAX_WORDS
     A domain example by its own golden calls (see `refuted`), a question by its own too, and a topic question by the
     simulated experts of its toolbox, one of whom must know the answer; what real ones know is not asked here.
     """
-    why = reference_problem(example, toolkit) or toolbox_problem(example)
+    why = length_problem(example) or reference_problem(example, toolkit) or toolbox_problem(example)
     if why is not None:
         return why
     recorded = is_recorded(example, toolkit.domain_folders)
@@ -183,10 +188,22 @@ def refused(example: Example, why: str) -> Refused:
     return Refused(example.id, example.provenance.source, why, example.instruction)
 
 
+def asked_words(text: str) -> list[str]:
+    """The words of a request as they are compared: letters and digits with their marks, and signs, since 5+3 is not
+    5-3; neither case nor spaces nor other punctuation, and nothing after its last word.
+    """
+    powers = MIXED.sub(" ", POWER.sub("^", text))
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", powers).casefold()).translate(HYPHENS)
+    return [word for part in "".join(map(_counted, plain.rstrip(" ?.!"))).split() if (word := part.rstrip("."))]
+
+
+@lru_cache(maxsize=1 << 13)
+def _counted(one: str) -> str:
+    return one if unicodedata.category(one)[0] in "LMNS" or one in SIGNS else " "
+
+
 def _words(text: str) -> str:
-    """The words of a request as they are compared."""
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    words = [word for part in re.sub(r"[^\w.+/-]+", " ", plain).split() if (word := part.strip("."))]
+    words = asked_words(text)
     return " ".join([word for word in words if word not in {"a", "an", "the"}] or words)
 
 

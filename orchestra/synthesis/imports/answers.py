@@ -33,7 +33,8 @@ def verifier_of(answer: str, *, judged: bool = False) -> Verifier | None:
     return Verifier(kind="judge", answer=text) if judged else None
 
 
-DIGITS = re.compile(r"\d+")
+DIGITS = re.compile(r"\d{1,4000}")
+"""Digits in a row, as many as Python converts at once: its limit is 4,300."""
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 WRONG = 3
 """Wrong answers of a question."""

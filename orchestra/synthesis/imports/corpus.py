@@ -43,9 +43,10 @@ def corpus_questions(paths: Iterable[Path], importer: ExampleImporter, source: s
             yield where, importer.example(name, draft, verifier, RowOrigin(source, licence, document.id))
 
 
-def records(paths: Iterable[Path]) -> Iterator[Document]:
-    """Every record, as a search must find it."""
-    return (document for path in paths for _, document in _read(path))
+def records(paths: Iterable[Path], source: str) -> Iterator[Document]:
+    """Every record, as a search must find it. Its id names the source: others may number theirs alike."""
+    found = (document for path in paths for _, document in _read(path))
+    return (document.model_copy(update={"id": f"{source}-{document.id}"}) for document in found)
 
 
 def _read(path: Path) -> Iterator[tuple[str, Document]]:

@@ -12,6 +12,7 @@ from orchestra.files.checkpoint import hash_file
 from orchestra.synthesis.filters.filters import BATCH, Solver
 from orchestra.synthesis.imports.export import stream
 from orchestra.synthesis.imports.intake import beside
+from orchestra.system.workspace import alone
 from orchestra.tools.experts.simulated import AnswerBook
 from orchestra.tools.search.corpus import SearchIndex
 from orchestra.tools.toolkit import Toolkit
@@ -33,10 +34,14 @@ def measure(
 
     `target` appears at the end; until then a hidden file beside it holds what is done, and a killed run goes on there
     as long as the source, the solver (`solver_is`: what it is, beyond its name), its tries and limits are the same.
-    Raises `DataError` for a line that is no example.
+    Raises `DataError` for a line that is no example, and `ServiceError` while another run measures for `target`.
     """
-    total, partial = _lines(source), target.with_name(f".{target.name}.{_tag(source, solver, solver_is)}.partial")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with alone(target.with_name(f".{target.name}.lock.partial"), target, "on it"):
+        return _measure(source, target, solver, _tag(source, solver, solver_is), say, at_once)
+
+
+def _measure(source: Path, target: Path, solver: Solver, tag: str, say: Callable[[str], None], at_once: int) -> int:
+    total, partial = _lines(source), target.with_name(f".{target.name}.{tag}.partial")
     done = _whole_lines(partial)
     if done:
         say(f"{done} of {total} are measured already")

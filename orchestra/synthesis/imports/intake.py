@@ -18,6 +18,7 @@ from orchestra.tools.experts.simulated import BookEntry
 from orchestra.types import Example
 from orchestra.validation.card import Tally
 from orchestra.validation.gate.decontamination import Gate, Refusals, chunks
+from orchestra.validation.rows import length_problem
 
 SAY_EVERY = 20_000
 Say = Callable[[str], None]
@@ -89,10 +90,10 @@ def take(
 
 
 def _asked(gate: Gate, rows: list[Outside]) -> Iterator[Outside]:
-    """The rows, with what the gate refuses refused."""
+    """The rows, refused where the gate refuses them or no set can hold them."""
     reasons = iter(gate.refuse([row for _, row in rows if isinstance(row, Example)]))
     for where, row in rows:
-        if isinstance(row, Example) and (reason := next(reasons)) is not None:
+        if isinstance(row, Example) and (reason := next(reasons) or length_problem(row)) is not None:
             provenance = row.provenance
             yield where, Refused(provenance.parent or row.id, provenance.source, reason)
         else:

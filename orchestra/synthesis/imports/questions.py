@@ -8,18 +8,20 @@ community_question_score, verifier_score. An example is made of each question, o
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from orchestra.errors import DataError
-from orchestra.files.tables import Row, read_rows
+from orchestra.files.tables import Row, columns_of, read_rows
 from orchestra.synthesis.draft import Draft, Refused
+from orchestra.synthesis.filters.filters import asked_words
 from orchestra.synthesis.imports.answers import verifier_of
 from orchestra.synthesis.imports.importer import ExampleImporter, Outside, RowOrigin
 from orchestra.types import Category, Example
+from orchestra.validation.gate.licences import Licences
 from orchestra.validation.gate.overlap import words
 
 UNKNOWN = "unknown"
@@ -58,6 +60,7 @@ GENERAL_THOUGHT = Fields(
     earlier="prev_messages",
     sparse=True,
 )
+RENAME = "rename one of them, or name the field of the ids with --id"
 OPTIONS = {"id": "--id", "licence": "--licence-field", "topic": "--topic"}
 """How a person names a field."""
 
@@ -75,13 +78,18 @@ class Questions:
     """Take answers too long for a rule, for a judge."""
     lenient: bool = False
     """Count a row that cannot be read as refused, and go on."""
+    licences: Licences | None = None
+    """Those accepted: a row with another one, which the gate refuses, leaves its question to a later row."""
 
-    def load(self, paths: Iterable[Path], importer: ExampleImporter) -> Iterator[Outside]:
+    def load(self, paths: Sequence[Path], importer: ExampleImporter) -> Iterator[Outside]:
         """Every question once, in order; memory grows by a hash for each different question.
 
         Raises `DataError` (file, line, field, what to do) for a row that cannot be read, unless `lenient`.
         """
         seen: set[bytes] = set()
+        stems = [path.stem for path in paths]
+        if self.fields.id is None and (twice := next((one for one in stems if stems.count(one) > 1), None)):
+            raise DataError(f"two files are called {twice}, which begins the ids of their rows", fix=RENAME)
         for path in paths:
             for number, (where, row) in enumerate(read_rows(path, self.fields.all), start=1):
                 try:
@@ -99,7 +107,7 @@ class Questions:
         name = number if own in (None, "") else str(own)
         part = str(row.get(fields.part) or "") if fields.part else ""
         source = f"{self.source}/{part}" if part else self.source
-        mark = hashlib.blake2b(" ".join(words(question)).encode(), digest_size=8).digest()
+        mark = hashlib.blake2b(" ".join(asked_words(question)).encode(), digest_size=8).digest()
         verifier = verifier_of(answer, judged=self.judged)
         reason = None
         if not question:
@@ -116,7 +124,9 @@ class Questions:
             field = getattr(fields, one)
             if field is not None and not fields.sparse:
                 _present(row, field, where, option)
-        seen.add(mark)
+        licence = (str(row.get(fields.licence) or "") if fields.licence else "") or self.licence
+        if self.licences is None or self.licences.refuse(licence, source) is None:
+            seen.add(mark)
         assert verifier.answer is not None
         draft = Draft(
             category=Category.TOPIC,
@@ -126,10 +136,7 @@ class Questions:
             entities=(f"{self.source}:{name}",),
             topic=_topic(row.get(fields.topic) if fields.topic else None, importer.catalogue.topics),
         )
-        licence = str(row.get(fields.licence) or "") if fields.licence else ""
-        return importer.example(
-            f"{self.source}-{name}", draft, verifier, RowOrigin(source, licence or self.licence, name)
-        )
+        return importer.example(f"{self.source}-{name}", draft, verifier, RowOrigin(source, licence, name))
 
 
 def _text(row: Row, field: str, where: str, option: str) -> str:
@@ -150,7 +157,7 @@ def _text(row: Row, field: str, where: str, option: str) -> str:
 def _present(row: Row, field: str, where: str, option: str) -> None:
     """Raises `DataError` for a field that the row lacks: without it, another licence or topic would count unnoticed."""
     if field not in row:
-        there = ", ".join(map(str, row)) or "none"
+        there = ", ".join(columns_of(row, where)) or "none"
         raise DataError(f"field {field}: missing", where=where, fix=f"name it with {option} (there are: {there})")
 
 

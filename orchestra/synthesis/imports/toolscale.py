@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from orchestra.errors import DataError
 from orchestra.files.tables import parse_row, problem, read_rows
@@ -37,6 +37,9 @@ class OutsideTool:
         properties = self.parameters.get("properties")
         found = properties.items() if isinstance(properties, dict) else ()
         return {name for name, schema in found if '"null"' in json.dumps(schema)}
+
+
+TOOL = TypeAdapter(OutsideTool)
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,8 @@ def read_tools(path: Path) -> dict[str, OutsideTool]:
     for where, row in read_rows(path):
         function = row.get("function", row)
         try:
-            tool = OutsideTool(function["name"], function.get("description") or "", function["parameters"])
-        except (KeyError, TypeError, AttributeError):
+            tool = TOOL.validate_python({**function, "description": function.get("description") or ""})
+        except (TypeError, ValidationError):
             fix = "write {name, description, parameters}, as in the OpenAI tools array"
             raise DataError("not a function", where=where, fix=fix) from None
         tools[tool.name] = tool

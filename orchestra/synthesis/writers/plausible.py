@@ -13,6 +13,7 @@ from orchestra.domains.entries import Table
 from orchestra.domains.session import Domain, Row
 from orchestra.errors import DataError
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, domain_tasks, intent_tasks, refuted
+from orchestra.text import is_line
 from orchestra.types import SPLITS, Split
 
 MIN_TOOLS, MIN_INTENTS = 4, 4
@@ -123,7 +124,7 @@ def _value_problem(value: Any, number: bool) -> str | None:
         return None
     if not value.strip() or PLACEHOLDER.match(value.strip()):
         return "is a placeholder"
-    if not value.isprintable() or len(value) > LONGEST:
+    if not is_line(value) or len(value) > LONGEST:
         return f"is not one line of at most {LONGEST} characters"
     if number and not NUMBER.fullmatch(value):
         return "is no number"

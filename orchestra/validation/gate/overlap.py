@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 LONGEST, SHORTEST = 13, 8
 """Words of an n-gram: 13, or all words of a shorter text, down to 8."""
-WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
-"""Letters and digits in a row; scripts without spaces give a word for each character."""
+MARKS = "".join(mark for mark in map(chr, range(0x300, 0xAC00)) if unicodedata.category(mark) in ("Mn", "Mc"))
+"""Combining marks, such as the vowel signs of Hindi."""
+WORD = re.compile(rf"[\u3040-\u30ff\u3400-\u9fff]|(?:[^\W_\u3040-\u30ff\u3400-\u9fff]+[{MARKS}]*)+")
+"""Letters and digits in a row, with their marks; scripts without spaces give a word for each character."""
 BASE = np.uint64(0x9E3779B97F4A7C15)
 """Odd, so that no position of an n-gram loses bits modulo 2**64."""
 Hashes = NDArray[np.uint64]

@@ -6,11 +6,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from orchestra.domains.compare import judge, mentions
+from orchestra.domains.compare import judge, mentions, run_calls
 from orchestra.domains.engine import load_domain
 from orchestra.errors import CallError, DataError
 from orchestra.types import ToolCall, Verdict
@@ -56,6 +57,44 @@ def test_other_contents_do_not(calls: tuple[ToolCall, ...], why: str) -> None:
 def test_without_answer_or_information_it_is_not_solved() -> None:
     assert verdict(GOLDEN, None).why == "no answer"
     assert verdict(GOLDEN, "done").why == "the answer does not mention 14"
+
+
+def test_the_order_in_which_floats_were_added_does_not_decide(tmp_path: Path) -> None:
+    table = "create table accounts (account text primary key, balance real not null);"
+    add = "update accounts set balance = balance + :usd where account = :account"
+    for name, text in {
+        "schema.sql": table,
+        "entries/accounts.csv": "account,balance\nAda,0.1\n",
+        "policy.md": "Do as you are told.",
+        "intents.yaml": "split_by: []\nintents: []\n",
+        "tools.yaml": yaml.safe_dump(
+            {
+                "tools": [
+                    {
+                        "name": "deposit",
+                        "description": "add dollars to an account",
+                        "parameters": {"account": {"type": "string"}, "usd": {"type": "number"}},
+                        "statements": [add],
+                    }
+                ]
+            }
+        ),
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    bank = load_domain(tmp_path)
+
+    def deposits(*amounts: float) -> tuple[ToolCall, ...]:
+        return tuple(ToolCall(name="deposit", arguments={"account": "Ada", "usd": usd}) for usd in amounts)
+
+    def found(*amounts: float) -> Verdict:
+        session = bank.open()
+        run_calls(session, deposits(*amounts))
+        return judge(bank, session, deposits(0.3, 0.5), (), "done")
+
+    assert 0.1 + 0.3 + 0.5 != 0.1 + 0.5 + 0.3
+    assert found(0.5, 0.3).solved
+    assert found(0.5, 0.31).why == "accounts where account is 'Ada': balance is 0.91, should be 0.9"
 
 
 def test_equal_contents_without_the_operation_are_not_enough() -> None:

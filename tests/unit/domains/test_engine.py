@@ -96,6 +96,9 @@ def test_every_session_has_its_own_copy() -> None:
         ("get_reader", {"reader": "x" * 81}, "at most 80"),
         ("get_reader", {"reader": "a\0b"}, "must be a string"),
         ("get_reader", {"reader": "a\nb"}, "must be a string"),
+        ("get_reader", {"reader": "a\u2028b"}, "must be a string"),
+        ("get_reader", {"reader": "山田\u3000太郎"}, "there is no reader"),
+        ("get_reader", {"reader": "a\xa0b"}, "there is no reader"),
     ],
 )
 def test_a_refused_call_changes_nothing(

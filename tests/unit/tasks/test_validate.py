@@ -14,6 +14,7 @@ from orchestra.errors import DataError, OrchestraError
 from orchestra.validation import survey
 from tasks import synthesize, validate
 from tasks.platform import expectations
+from tasks.platform.expectations import Checked
 from tasks.platform.rules import suites
 from tasks.platform.stage import Stage
 from tests.support.worlds import ROOT
@@ -68,6 +69,15 @@ def run(root: Path, max_quarantined: float = 0.02, *, drawn: bool = False) -> di
 
 def _no_plots(*_: object) -> list[object]:
     return []
+
+
+def test_the_limit_is_the_decimal_that_was_written() -> None:
+    def said(rows: int, limit: float) -> str | None:
+        return validate.refusal(Checked({f"train:{row}": ["leak"] for row in range(rows)}, ()), 100, limit)
+
+    assert said(29, 0.29) is None and said(57, 0.57) is None
+    assert said(30, 0.29) == "30 of 100 rows refused, more than 29%: leak (30)"
+    assert said(1, 0.005) == "1 of 100 rows refused, more than 0.5%: leak (1)"
 
 
 def lines(root: Path, name: str) -> list[str]:

@@ -63,6 +63,13 @@ def test_what_simulated_experts_know_is_written_beside_and_judged_rows_are_told(
     assert all(len(row["wrong"]) == 3 and row["answer"] not in row["wrong"] for row in rows)
 
 
+def test_a_question_that_validate_would_refuse_is_refused_at_once(workspace: Path) -> None:
+    rows = [f"what is {'x' * 2000}?,1", "what is y?,2", "x,3"]
+    (workspace / "q.csv").write_text("\n".join(["question,answer", *rows]), encoding="utf-8")
+    said = orchestra("import", "q.csv", "--format", "questions", "--source", "q", "--licence", "MIT", "--to", "x.jsonl")
+    assert "examples: 1" in said and "the instruction has fewer than 3 or more than 2,000 characters: q 2" in said
+
+
 def test_preferences_are_written_and_drawn_from(workspace: Path) -> None:
     said = orchestra("preferences", "--count", "50", "--out", "data/extra/p.jsonl")
     assert said == "50 preferences in data/extra/p.jsonl\n"
@@ -76,6 +83,8 @@ def test_preferences_are_written_and_drawn_from(workspace: Path) -> None:
     (workspace / "q.jsonl").write_text(rows, encoding="utf-8")
     command = ("import", "q.jsonl", "--format", "questions", "--source", "q", "--licence", "MIT", "--to", "x.jsonl")
     orchestra(*command)
+    done = CliRunner().invoke(app, ["data", "preferences", "--count", "4", "--out", "p.jsonl"])
+    assert done.exit_code == 2 and not (workspace / "p.jsonl").exists(), "none of four would be held out"
     wishes = [json.loads(line)["words"] for line in (workspace / "data/extra/p.jsonl").read_text().splitlines()]
     made = [json.loads(line)["preference"]["words"] for line in (workspace / "x.jsonl").read_text().splitlines()]
     assert len(set(made) & set(wishes)) > 3
@@ -87,7 +96,7 @@ def test_the_most_tokens_of_a_reply_are_those_that_were_typed(workspace: Path, m
     def asked(*more: str) -> int:
         with serving([(200, answer("no JSON"), 0)]) as double:
             monkeypatch.setenv("ORCHESTRA_WRITER_URL", double.url)
-            made = ("preferences", "--count", "1", "--out", "p.jsonl", "--version", f"v{len(more)}")
+            made = ("preferences", "--count", "5", "--out", "p.jsonl", "--version", f"v{len(more)}")
             assert "dropped" in orchestra(*made, "--model", "m", "--price", "openai/gpt-5-mini", *more)
             (tokens,) = {request["max_completion_tokens"] for request in double.asked}
             return int(tokens)

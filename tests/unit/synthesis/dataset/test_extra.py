@@ -145,12 +145,14 @@ def made(root: Path, params: Params, say: Any = lambda _: None, **options: Any) 
 
 def test_each_reason_is_said_and_written(tmp_path: Path, small: Params) -> None:
     good, twin = sums("x1", "x2")
+    bad = good.provenance.model_copy(update={"licence": "secret"})
     a = [
+        # Nothing is remembered of what the gate refuses: the next one asks the same.
+        *sums("x5", instruction=good.instruction, entities=good.entities, provenance=bad),
         good,
         twin.model_copy(update={"id": "train-000003"}),
         *sums("x3", instruction=good.instruction.upper()),
         *sums("x4", entities=("held",)),
-        *sums("x5", provenance=good.provenance.model_copy(update={"licence": "secret"})),
         *sums("x6", verifier=good.verifier.model_copy(update={"kind": "judge"})),
         *sums("x7", verifier=good.verifier.model_copy(update={"answer": "889"})),
         *sums("x8", kind="domain", domain="toolscale-finance"),
@@ -227,6 +229,33 @@ def test_records_beside_a_file_are_found_by_searches(tmp_path: Path, monkeypatch
     (tmp_path / "data/extra/f.corpus.jsonl").unlink()
     with pytest.raises(DataError, match="nothing of it can be used"):
         made(tmp_path, params)
+
+
+def test_two_corpora_may_number_their_records_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = [{"file": f"data/extra/{name}.jsonl"} for name in "fg"]
+    params = workspace(tmp_path, [], mix={"fact": 1.0}, train_examples=6, heldout_examples=2, extra=extra)
+    monkeypatch.chdir(tmp_path)
+
+    def imported(name: str, source: str, place: str) -> None:
+        record = {"id": "1", "title": place, "text": f"The year of {place} is 1911."}
+        (tmp_path / "facts.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        orchestra(
+            *("import", "facts.jsonl", "--format", "corpus", "--to", f"data/extra/{name}.jsonl", "--source", source)
+        )
+
+    imported("f", "first", "Norvik")
+    imported("g", "first", "Sorvik")
+    said = r"extra/g.corpus.jsonl: another record has the id 'first-1', too, in data/extra/f.corpus.jsonl — import one"
+    with pytest.raises(DataError, match=said):
+        made(tmp_path, params)
+    imported("g", "second", "Sorvik")
+    made(tmp_path, params)
+    with (tmp_path / "data/extra/g.corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write((tmp_path / "data/extra/f.corpus.jsonl").read_text(encoding="utf-8"))
+    card = made(tmp_path, params)["extra"]
+    assert [one["examples"] for one in card.values()] == [1, 1]
+    ids = [json.loads(line)["id"] for line in read_lines(tmp_path / "set/corpus.jsonl")]
+    assert ids.count("first-1") == 1, "one record of both files is there once"
 
 
 def test_records_written_by_hand_without_a_last_line_end_stay_apart(tmp_path: Path, small: Params) -> None:
@@ -333,3 +362,8 @@ def test_wrong_answers_are_plausible_and_wrong(answer: str) -> None:
     assert all(len(one.split()) == len(answer.split()) for one in wrong)
     assert all(any(c.isdigit() for c in one) == any(c.isdigit() for c in answer) for one in wrong)
     assert wrong == wrong_answers(answer, random.Random(0))
+
+
+def test_more_digits_than_python_converts_have_wrong_answers() -> None:
+    wrong = wrong_answers("7" * 4400, random.Random(0))
+    assert len({*wrong, "7" * 4400}) == 4 and all(one.isdecimal() for one in wrong)

@@ -30,6 +30,7 @@ from tests.support.worlds import example as question
 
 LIMITS = Rollout(max_turns=6, max_turn_tokens=200, max_tokens=8000)
 GENERATOR = OfflineGenerator(3)
+TOO_LONG = "the instruction has fewer than 3 or more than 2,000 characters"
 
 
 def test_a_solver_is_billed_where_it_asks_a_model_that_somebody_bills() -> None:
@@ -152,6 +153,7 @@ def test_questions_pass_the_same_filters(tmp_path: Path) -> None:
         (question(golden_calls=call, answer="889"), "the answer is not in the last observation"),
         (question(), "it has no known solution"),
         (question(golden_calls=call, kind="judge"), "only a judge can check its answer, and none is configured"),
+        (topic.model_copy(update={"instruction": "who wrote Opal" + 2000 * "?"}), TOO_LONG),
         (topic.model_copy(update={"instruction": "who wrote Agate?"}), "no simulated expert has heard of the question"),
         (topic.model_copy(update={"toolbox": topic.toolbox[:2]}), "a topic question without an expert"),
     ):

@@ -1,12 +1,14 @@
 """Difficulty: measured by a solver over a file, kept through a kill, and the band of it that GRPO learns from."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
 from orchestra.config.schema import Rollout, load_params
-from orchestra.errors import DataError
+from orchestra.errors import DataError, ServiceError
 from orchestra.files.examples import read_examples
 from orchestra.files.jsonl import write_jsonl
 from orchestra.synthesis.filters.filters import Solver
@@ -45,7 +47,7 @@ def test_a_killed_measurement_goes_on_where_it_was(tmp_path: Path, solver: Solve
 
     with pytest.raises(KeyboardInterrupt):
         measure(source, resumed, solver, "a", killed, at_once=2)
-    (partial,) = tmp_path.glob(".resumed*.partial")
+    (partial,) = tmp_path.glob(".resumed.jsonl.????????.partial")
     assert not resumed.exists() and len(read_examples(partial)) == 2
     with partial.open("ab") as file:
         file.write(b'{"id": "e2", "ki')  # what a kill in the middle of a line leaves
@@ -55,13 +57,30 @@ def test_a_killed_measurement_goes_on_where_it_was(tmp_path: Path, solver: Solve
     assert resumed.read_bytes() == whole.read_bytes() and not partial.exists()
 
 
+def test_two_runs_do_not_measure_for_one_file(tmp_path: Path, solver: Solver) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write_jsonl(source, questions(2))
+    code = (
+        "import sys; from pathlib import Path; from orchestra.synthesis.imports import difficulty as one\n"
+        "one._measure = lambda *_: print('begun', flush=True) or sys.stdin.read()\n"
+        "one._tag = lambda *_: 'tag'\n"
+        f"one.measure(Path({str(source)!r}), Path({str(target)!r}), None, 'a', print)"
+    )
+    with Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "begun\n"
+        with pytest.raises(ServiceError, match=rf"out\.jsonl: a run with pid {other.pid} works on it — wait for it"):
+            measure(source, target, solver, "a", print)
+        other.communicate()
+    assert measure(source, target, solver, "a", lambda _: None) == 2
+
+
 def test_another_solver_or_source_starts_anew(tmp_path: Path, solver: Solver) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     for content, tries, identity in ((2, 4, "a"), (2, 2, "a"), (2, 4, "b"), (3, 4, "a")):
         write_jsonl(source, questions(content))
         with pytest.raises(ZeroDivisionError):
             measure(source, target, replace(solver, tries=tries), identity, lambda line: print(1 // (line[0] == "x")))
-    assert len(list(tmp_path.glob(".out*.partial"))) == 4
+    assert len(list(tmp_path.glob(".out.jsonl.????????.partial"))) == 4
 
 
 def test_grpo_learns_from_the_band_and_from_what_nobody_measured(

@@ -10,12 +10,14 @@ import pytest
 
 from orchestra.errors import DataError
 from orchestra.synthesis.draft import Refused
+from orchestra.synthesis.filters.filters import Duplicates
 from orchestra.synthesis.imports.corpus import corpus_questions
 from orchestra.synthesis.imports.importer import ExampleImporter
 from orchestra.synthesis.imports.questions import GENERAL_THOUGHT, Fields, Questions
 from orchestra.types import Category, Example, ToolKind
+from orchestra.validation.gate.licences import Licences
 from orchestra.validation.replay import replay
-from tests.support.worlds import toolkit
+from tests.support.worlds import ROOT, toolkit
 
 DATA = Path(__file__).parent / "data"
 THOUGHTS = Questions(GENERAL_THOUGHT, "GeneralThought-430K")
@@ -121,11 +123,66 @@ def test_a_named_field_that_is_not_there_is_an_error(
     assert there.provenance.licence == ("proprietary" if named == "licence" else "MIT")
 
 
+def test_a_wrong_field_of_parquet_is_told_all_columns(tmp_path: Path, importer: ExampleImporter) -> None:
+    pd.DataFrame([{"prompt": "Who?", "answer": "Tesk", "n": 1}]).to_parquet(tmp_path / "own.parquet", index=False)
+    with pytest.raises(DataError, match=r"with --question \(there are: prompt, answer, n\)"):
+        list(Questions(Fields(), "own").load([tmp_path / "own.parquet"], importer))
+
+
+def test_files_of_one_name_need_a_field_of_ids(tmp_path: Path, importer: ExampleImporter) -> None:
+    paths = [tmp_path / folder / "part.csv" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        row = f"Who leads {path.parent.name}?,Tesk,{path.parent.name}1"
+        path.write_text(f"question,answer,n\n{row}\n", encoding="utf-8")
+    with pytest.raises(DataError, match="two files are called part, which begins the ids of their rows — rename one"):
+        list(Questions(Fields(), "own").load(paths, importer))
+    rows = Questions(Fields(id="n"), "own").load(paths, importer)
+    assert [row.id for _, row in rows if isinstance(row, Example)] == ["own-a1", "own-b1"]
+
+
 def test_a_row_whose_licence_is_empty_has_that_of_the_data_set(tmp_path: Path, importer: ExampleImporter) -> None:
     (tmp_path / "own.csv").write_text("question,answer,terms\nWho leads Fenra?,Tesk,\n", encoding="utf-8")
     loader = Questions(Fields(licence="terms"), "own", licence="MIT")
     ((_, row),) = loader.load([tmp_path / "own.csv"], importer)
     assert isinstance(row, Example) and row.provenance.licence == "MIT"
+
+
+DIFFERENT = [
+    *("What is 5+3?", "What is 5-3?", "What is 5*3?", "What is -5+3?", "What is (5 + 3) * 2?", "What is 5 + (3 * 2)?"),
+    *("What is .5 + 1?", "What is 5 + 1?", "What is 5² + 1?", "What is 52 + 1?", "Is 3 < 5?", "Is 3 > 5?"),
+    *("Who created C?", "Who created C++?", "Who created C#?", "What does 😀 mean?", "What does 😢 mean?"),
+    *("दिन का अर्थ क्या है?", "दान का अर्थ क्या है?"),
+]
+
+
+def test_only_what_asks_the_same_was_asked_before(tmp_path: Path, importer: ExampleImporter) -> None:
+    again = [
+        "what is 5\N{MINUS SIGN}3",
+        "  WHO created   C# ?",
+        "\N{FULLWIDTH LATIN CAPITAL LETTER W}hat does 😀 mean.",
+        "What is: 5+3?!",
+    ]
+    rows = [{"question": question, "answer": "Tesk"} for question in DIFFERENT + again]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = [row for _, row in Questions(Fields(), "own").load([tmp_path / "own.jsonl"], importer)]
+    kept, refused = found[: len(DIFFERENT)], found[len(DIFFERENT) :]
+    assert [row.instruction for row in kept if isinstance(row, Example)] == DIFFERENT
+    assert [row.reason for row in refused if isinstance(row, Refused)] == ["asked before"] * len(again)
+    # The filters of a set say the same of what an import kept.
+    duplicates = Duplicates()
+    assert {duplicates.why(row) for row in kept if isinstance(row, Example)} == {None}
+
+
+def test_a_row_without_an_accepted_licence_leaves_its_question_to_a_later_one(
+    tmp_path: Path, importer: ExampleImporter
+) -> None:
+    rows = "Who leads Fenra?,Tesk,proprietary\nWho leads Fenra?,Tesk,MIT\nWho leads Fenra?,Tesk,MIT\n"
+    (tmp_path / "own.csv").write_text(f"question,answer,terms\n{rows}", encoding="utf-8")
+    loader = Questions(Fields(licence="terms"), "own", licences=Licences.load(ROOT / "data/licences.yaml"))
+    _, good, again = (row for _, row in loader.load([tmp_path / "own.csv"], importer))
+    assert isinstance(good, Example) and good.provenance.licence == "MIT"
+    assert isinstance(again, Refused) and again.reason == "asked before"
 
 
 def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Path, importer: ExampleImporter) -> None:
@@ -141,6 +198,13 @@ def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Pa
     kit = toolkit(tmp_path)
     (tmp_path / "corpus.jsonl").write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     assert asyncio.run(replay(made, kit)) is None
+
+    def answered(answer: str) -> str | None:
+        verifier = made.verifier.model_copy(update={"answer": answer})
+        return asyncio.run(replay(made.model_copy(update={"verifier": verifier}), kit))
+
+    assert answered("the year of Norvik") is None, "it may have several words"
+    assert answered("191") == answered("a year") == answered("") == "the answer is not in the last observation"
     path.write_text('{"id": "1", "title": "Norvik"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"facts.jsonl:1: field text: Field required"):
         list(corpus_questions([path], importer, "corpus", "Apache-2.0"))

@@ -138,7 +138,20 @@ def test_the_tools_own_schema_says_which_null_is_an_argument(tmp_path: Path, imp
     assert isinstance(finance, Example)
     assert finance.verifier.golden_calls[0].arguments == {"account_id": "A-7", "memo": None}
     assert {spec.description for spec in finance.toolbox if spec.name == "get_account"} == {"One account."}
-    (tmp_path / "tools.json").write_text('[{"name": "x"}]', encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "x"},
+        {"name": ["a"], "parameters": {}},
+        {"name": "a", "parameters": "x"},
+        {"name": "a", "description": 5, "parameters": {}},
+        {"function": "a"},
+    ],
+)
+def test_what_is_no_function_is_named(tmp_path: Path, tool: dict[str, object]) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([tool]), encoding="utf-8")
     with pytest.raises(DataError, match=r"tools.json:1: not a function — write \{name"):
         read_tools(tmp_path / "tools.json")
 

@@ -5,6 +5,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from orchestra.domains.session import Domain
 from orchestra.errors import BudgetError, ConfigError, DataError
 from orchestra.synthesis.domain_tasks.tasks import domain_tasks
 from orchestra.synthesis.writers.domains import propose_subjects, write_domain
-from orchestra.synthesis.writers.plausible import check_domain
+from orchestra.synthesis.writers.plausible import check_domain, check_entries
 from orchestra.synthesis.writers.structured import Writer
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
@@ -158,6 +159,14 @@ HOSTILE: dict[str, tuple[Callable[[str, Any, int], Any], str]] = {
     ),
     "code instead": (put("ToolsFile", lambda v: {"tools": "import os"}), "tools: Input should be a valid"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("space", ["\u3000", "\xa0", "\n"])
+def test_a_name_may_hold_a_space_of_any_width_but_no_line_break(space: str) -> None:
+    mock = load_domain(MOCK)
+    rows = [(f"Ann{space}Lee", *row[1:]) for row in mock.open().contents()["readers"]]
+    with pytest.raises(DataError, match="one line") if space == "\n" else nullcontext():
+        check_entries(mock.tables["readers"], rows)
 
 
 @pytest.mark.parametrize("case", HOSTILE)

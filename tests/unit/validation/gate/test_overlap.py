@@ -85,3 +85,8 @@ def test_the_index_is_small_and_holds_no_text() -> None:
     held = [*index.alone.values(), *index.within.values()]
     assert index.texts == {"x": 100}
     assert 0 < sum(grams.hashes.nbytes + grams.owners.nbytes for grams in held) <= 54 * 100 * 100
+
+
+def test_a_word_keeps_its_combining_marks() -> None:
+    assert words("दिन दान") == ["दिन", "दान"]
+    assert words("Cafe\u0301 ❤\ufe0f 日本") == ["café", "日", "本"]
