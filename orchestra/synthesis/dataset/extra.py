@@ -177,17 +177,20 @@ def _lines(files: Iterable[Path]) -> Iterator[bytes]:
 def _add_records(corpus: Path, root: Path, others: Iterable[Path]) -> None:
     """Add the records of the others to the set's; raises `DataError` where two have one id and do not say the same."""
     fix = "import one of them again with another --source, or give its records other ids"
-    held: dict[str, tuple[Document, str]] = {}
-    if corpus.is_file():
-        held = {record.id: (record, "the set itself") for record in stream_jsonl(corpus, Document)}
+    there = [file for file in others if (root / file).is_file()]
+    held: dict[str, tuple[bytes, str]] = {}  # A hash in place of each text.
+    if there and corpus.is_file():
+        for record in stream_jsonl(corpus, Document):
+            held[record.id] = _hash(record.model_dump_json()), "the set itself"
     with corpus.open("a", encoding="utf-8") as out:
-        for file in others:
-            for record in stream_jsonl(root / file, Document, fix=IMPORT) if (root / file).is_file() else ():
-                known, place = held.get(record.id, (None, ""))
-                if known is None:
-                    held[record.id] = record, str(file)
-                    out.write(record.model_dump_json() + "\n")
-                elif known != record:
+        for file in there:
+            for record in stream_jsonl(root / file, Document, fix=IMPORT):
+                line = record.model_dump_json()
+                known, place = held.setdefault(record.id, (_hash(line), ""))
+                if not place:
+                    held[record.id] = known, str(file)
+                    out.write(line + "\n")
+                elif known != _hash(line):
                     what = f"another record has the id {record.id!r:.60}, too, in {place}"
                     raise DataError(what, where=str(file), fix=fix)
 

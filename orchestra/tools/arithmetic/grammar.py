@@ -36,11 +36,7 @@ _PRODUCTS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "mod": remainder,
     "%": remainder,
 }
-_REVERSED: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
-    "added to": lambda left, right: right + left,
-    "taken from": lambda left, right: right - left,
-    "percentage of": lambda left, right: 100 * divide(left, right),
-}
+_REVERSED = {"added to": "+", "taken from": "-", "percentage of": "percentage of"}
 _FUNCTIONS: dict[str, Callable[[Fraction], Fraction]] = {
     "sqrt": lambda value: root(value, 2),
     "cbrt": lambda value: root(value, 3),
@@ -89,7 +85,7 @@ def _read(text: str, least: int = 0) -> Fraction:
         raise CallError("no sum is asked for")
     value = reader.statement()
     reader.expect("")
-    return bounded(value)
+    return bounded(value.number)
 
 
 class ExpressionReader(NumberReader):
@@ -101,18 +97,18 @@ class ExpressionReader(NumberReader):
             raise CallError(f"cannot read {str(token)!r} here" if token != "" else "the expression ends too early")
         self.position += 1
 
-    def statement(self) -> Fraction:
+    def statement(self) -> Value:
         """An expression with what is to be done to it afterwards: `double 17, then add 5`."""
         if self.peek() in ("percent", "percentage") and self.peek(1) == "of":
-            return self._share()
-        value = self._order() if self.peek() in _STEPS else self._reversed()
+            return Value(self._share())
+        value = Value(self._order()) if self.peek() in _STEPS else self._reversed()
         while self.peek() == "then" or (self.peek() in (",", "and") and self.peek(1) == "then"):
             self.position += 1 if self.peek() == "then" else 2
             sign = str(self.peek())
             self.position += 1
             if sign in ("multiply", "divide"):
                 self.expect("by")
-            value = self._joined(Value(value), _STEPS.get(sign, sign), self._factor())
+            value = Value(self._joined(value, _STEPS.get(sign, sign), self._factor()))
         return value
 
     def _share(self) -> Fraction:
@@ -140,14 +136,17 @@ class ExpressionReader(NumberReader):
         self.listing = outer
         return bounded(value)
 
-    def _reversed(self) -> Fraction:
-        """`5 less than 20`, `20 as a percentage of 80`."""
-        value = self._sum().number
-        apply = _REVERSED.get(str(self.peek()))
-        if apply is None:
+    def _reversed(self) -> Value:
+        """`5 less than 20`, `10% more than 20`, `20 as a percentage of 80`."""
+        value = self._sum()
+        sign = _REVERSED.get(str(self.peek()))
+        if sign is None:
             return value
         self.position += 1
-        return bounded(apply(value, self._reversed()))
+        other = self._reversed()
+        if sign in ("+", "-"):
+            return Value(self._joined(other, sign, value))
+        return Value(bounded(100 * divide(value.number, other.number)))
 
     def _sum(self) -> Value:
         value = self._product()
@@ -198,7 +197,7 @@ class ExpressionReader(NumberReader):
 
     def _power(self) -> Value:
         """With what follows it: a power, or a percentage and what it is of."""
-        number = self._operand()
+        number, percent = self._bracket() if self.peek() == "(" else Value(self._operand())
         while True:
             if self.take("factorial"):
                 number = factorial(number)
@@ -216,7 +215,8 @@ class ExpressionReader(NumberReader):
                 number /= 100
                 return self._part(number) if self.peek() == "of" else Value(number, percent=True)
             else:
-                return Value(number)
+                return Value(number, percent)
+            percent = False
 
     def _part(self, number: Fraction) -> Value:
         """That share of what follows, if anything does: `half of 17`, `half 17`."""
@@ -242,11 +242,10 @@ class ExpressionReader(NumberReader):
 
     def _operand(self) -> Fraction:
         token = str(self.peek())
-        if token == "(":
-            return self._bracket()
         if token in _FUNCTIONS:
             self.position += 1
-            return bounded(_FUNCTIONS[token](self._bracket() if self.peek() == "(" else self._factor().number))
+            value = self._bracket() if self.peek() == "(" else self._factor()
+            return bounded(_FUNCTIONS[token](value.number))
         if token in _LISTS:
             return self._list(token)
         if token == "range":
@@ -267,7 +266,8 @@ class ExpressionReader(NumberReader):
             number /= part
         return self._part(number).number if part or token in VULGAR else number
 
-    def _bracket(self) -> Fraction:
+    def _bracket(self) -> Value:
+        """A percentage that it holds alone stays one: `200 + (15%)`."""
         outer, self.listing = self.listing, False
         self.expect("(")
         value = self.statement()

@@ -35,14 +35,18 @@ _NUMBER = re.compile(rf"\d|[√∛½¼¾⅓⅔]|\b(?:{'|'.join(_NAMED)})s?\b", r
 """`One` is left out: `one question: …`."""
 _ONE = re.compile(r"\ban? [a-z]", re.IGNORECASE)
 _CHANGES = re.compile(
-    r"\b(?:add\w*|absolute|base|binary|cubed?|decimals?|divid\w*|doubled?|each|except|factorial"
-    r"|fractions?|halved?|hex|if|ignor\w*|instead|integer|left|log\w*|minus|"
-    r"multipl\w*|nearest|negative|not|opposite|over|per|percent\w*|plus|positive|"
-    r"remain\w*|rest|revers\w*|round\w*|root|squared?|start|subtract\w*|sum|take|"
-    r"taken|then|times|tripled?|twice|unless|when|whole|without)\b",
+    r"\b(?:add\w*|absolute|average|base|binary|cubed?|decimals?|divid\w*|doubled?|each|except|factorial|floor\w*"
+    r"|fractions?|halved?|hex|if|ignor\w*|instead|integer|left|log\w*|mean|minus|"
+    r"multipl\w*|nearest|negat\w*|not|opposite|over|per|percent\w*|plus|positive|"
+    r"reciprocal|remain\w*|rest|revers\w*|round\w*|root|squared?|start|subtract\w*|sum|take|"
+    r"taken|then|times|tripled?|trunc\w*|twice|unless|when|whole|without)\b",
     re.IGNORECASE,
 )
 """Words of a first clause or a last sentence that may change the sum beside it."""
+_JOINED = re.compile(r"[-+]|(?:plus|minus|less|increased|decreased|reduced)\b", re.IGNORECASE)
+"""How a core begins that is joined to what stands before it."""
+_REFERS = frozenset(["answer", "figure", "final", "it", "number", "result", "that", "this", "these", "they"])
+"""Words before it that stand for a number: `that plus 5` is no `+5`."""
 _PART = re.compile(r"\b(?:just|only)\b", re.IGNORECASE)
 """Words after a sum that ask for a part of it: `25 plus 16% tip, just the tip`."""
 _EDGES = " \t\n.?!:;,"
@@ -62,13 +66,20 @@ def cores(text: str) -> Iterator[str]:
     # Words such as `the` may belong to the sum at its start; at its end hardly any does, and each try takes time.
     for end in dict.fromkeys((0, min(last, MOST))):
         for start in range(min(first, MOST) + 1):
-            if start + end and start + end < len(words):
-                yield " ".join(words[start : len(words) - end]).strip(_EDGES)
+            core = " ".join(words[start : len(words) - end]).strip(_EDGES)
+            if start + end and core and not (start and _JOINED.match(core) and _refers(words[start - 1])):
+                yield core
 
 
 def numbered(text: str) -> bool:
     """Whether it holds a number, in digits or in words."""
     return bool(_NUMBER.search(text))
+
+
+def _refers(word: str) -> bool:
+    """Whether it may stand for a number: by what it says, or as it is misspelt; `the answer:` names what follows."""
+    bare = word.lower()
+    return bare in _REFERS or (bare.isalpha() and bare not in ASKING)
 
 
 def _only(word: str, words: frozenset[str]) -> bool:

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 
 from orchestra.tools.arithmetic.requests import ENDING, numbered
-from orchestra.tools.arithmetic.units import converted
+from orchestra.tools.arithmetic.units import NAMES, converted
 from orchestra.tools.arithmetic.words import PARTS, SCALES, VOCABULARY, nearest
 
 _LARGER = "bigger|larger|greater|more|higher|longer|older|heavier|taller|pricier|farther|further"
@@ -151,6 +151,10 @@ _VOCABULARY = frozenset(
 )
 
 
+_TARGETS = _VOCABULARY - {word for word in PARTS if word.endswith(("th", "s"))} - {*_PLURAL.pattern[3:-3].split("|")}
+"""What a misspelt word may be: `files` and `tents` are no fives and no tenths."""
+
+
 def spelt(text: str) -> str:
     """Every word that is nearly one of arithmetic as that word: `avergae` as `average`, where a number is as it is."""
     return _WORD.sub(lambda found: _meant(found[0]), text) if numbered(text) else text
@@ -158,7 +162,8 @@ def spelt(text: str) -> str:
 
 @lru_cache(maxsize=1000)
 def _meant(word: str) -> str:
-    return word if word in _VOCABULARY or word in ENDING else nearest(word, _VOCABULARY, 0.75) or word
+    known = word in _VOCABULARY or word in NAMES or word in ENDING or word.removesuffix("s") in ENDING
+    return word if known else nearest(word, _TARGETS, 0.75) or word
 
 
 def said(text: str) -> str:

@@ -29,13 +29,13 @@ _OTHER_NAMES = {
     "millilitre": "ml milliliter milliliters", "centilitre": "cl", "litre": "l liter liters",
     "piece": "eggs things items rolls",
 }  # fmt: skip
-_NAMES = {
+NAMES = {
     name: (kind, unit)
     for kind, sizes in enumerate(_SIZES)
     for unit in sizes
     for name in (unit, f"{unit}s", *_OTHER_NAMES.get(unit, "").split())
 }
-_UNIT = "|".join(sorted(_NAMES, key=len, reverse=True))
+_UNIT = "|".join(sorted(NAMES, key=len, reverse=True))
 _NUMBER = r"\d[\d.,]*"
 _TWO = rf"(?P<count>{_NUMBER}) ?(?P<unit>{_UNIT})(?:,? and| n|,| plus|) (?P<more>{_NUMBER}) ?(?P<other>{_UNIT})"
 """Such as `2 hours and 15 minutes`."""
@@ -60,9 +60,9 @@ def converted(text: str) -> str | None:
         found = form.fullmatch(text)
         if found is None:
             continue
-        into, held = _NAMES[found["into"]], found.groupdict()
+        into, held = NAMES[found["into"]], found.groupdict()
         parts = [(held["count"], held["unit"])] + ([(held["more"], held["other"])] if "more" in held else [])
-        if any(_NAMES[unit][0] != into[0] for _, unit in parts):
+        if any(NAMES[unit][0] != into[0] for _, unit in parts):
             return None
         return " + ".join(f"({_count(count)}) * {_factor(unit, into)}" for count, unit in parts)
     return None
@@ -73,6 +73,6 @@ def _count(text: str) -> str:
 
 
 def _factor(name: str, into: tuple[int, str]) -> str:
-    kind, unit = _NAMES[name]
+    kind, unit = NAMES[name]
     factor = Fraction(_SIZES[kind][unit]) / Fraction(_SIZES[kind][into[1]])
     return f"{factor.numerator} / {factor.denominator}"

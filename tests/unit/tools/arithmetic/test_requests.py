@@ -21,6 +21,28 @@ Hi there! Could you work out 1,200 times 3 for me? Thank you so much.|3600
 My boss wants to know this: the sum of 12, 5 and 8.|25
 I wonder what seven plus 4 is.|11
 one question: do you know what 12 / 4 is?|3
+what is 3 files plus 4 files|ERROR
+what is 5 trees plus 3 trees?|ERROR
+5 tents plus 3 tents|ERROR
+5 quarts plus 3 quarts|ERROR
+3 tons plus 2 tons|ERROR
+what is that plus 5?|ERROR
+what is that -5?|ERROR
+now the result minus 4|ERROR
+twoo plus 5|ERROR
+tell me please -5 + 3|-2
+hey what is minus 3 plus 10|7
+here is the problem: -5 + 3|-2
+what is 15% more than 200?|230
+what is 20% less than 50?|40
+double 50, then add 10%|110
+start with 100, add 10%, add 10%|121
+increase 80 by (25%)|100
+100 - (10% + 5%)|99.85
+7 / 2, floor it|ERROR
+7 / 2, truncated|ERROR
+5 + 3, negate it|ERROR
+The average: 4 + 8|ERROR
 SUM: 62 PLUS 35|97
 plesae tell me what 3/4 of 80 cmoes to|60
 Multiply 3, 5 and 2. No long story.|30
