@@ -109,6 +109,8 @@ class ToolContext:
     ask: Callable[[str, dict[str, JsonValue]], Awaitable[tuple[str, tuple[Charge, ...]]]] | None = None
     """Calls another tool of the catalogue at this example's price of it: its text and what it cost; raises as
     `Tool.call` does."""
+    spent: Callable[[tuple[Charge, ...]], None] | None = None
+    """Says what the call has spent before it asks another tool; at its end it is said again, as part of the whole."""
 
 
 @runtime_checkable

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestra.accounting.budget import HeldBack
@@ -53,6 +54,35 @@ class ToolOutcome(Record):
     """Shown name of the fallback that answered; None: the tool that was called."""
 
 
+class _Booking:
+    """What one call is charged: booked as it comes, each charge once, and not where a cassette gave it."""
+
+    def __init__(self, book: Callable[[Charge], None]) -> None:
+        self._book = book
+        self._seen: list[Charge] = []
+        self._told: list[Charge] = []
+        """What a tool told before its end, which names the same charges again."""
+
+    def tell(self, charges: Iterable[Charge], replays: Sequence[bool]) -> None:
+        """Of a tool that hands its work on: a kill meanwhile loses nothing."""
+        self._told += (told := list(charges))
+        self._settle(told, replays)
+
+    def add(self, charges: Iterable[Charge], replays: Sequence[bool]) -> None:
+        """`replays`: of each request behind them, whether it was replayed."""
+        fresh = [one for one in charges if not any(one is seen for seen in self._seen)]
+        self._seen += fresh
+        for one in tuple(fresh):
+            if one in self._told:
+                self._told.remove(one)
+                fresh.remove(one)
+        self._settle(fresh, replays)
+
+    def _settle(self, charges: Iterable[Charge], replays: Sequence[bool]) -> None:
+        for one in () if replays and all(replays) else charges:  # That was paid for when it was recorded.
+            self._book(one)
+
+
 class ToolSession:
     """One episode's tools, with its own copy of its domain's database; close it at the end.
 
@@ -90,27 +120,13 @@ class ToolSession:
         spec = self.offered(call)
         budget = self._budget
         if budget is None:
-            return await self._run(spec, call)
+            return await self._run(spec, call, _Booking(lambda charge: None))
         cassette = self._toolkit.cassette
         spends = budget.cap_usd is not None and (cassette is None or cassette.mode != "replay")
-        charges: tuple[Charge, ...] = ()
         worst_usd = self._worst_usd(spec, call, self._toolkit.as_billed) if spends else Decimal(0)
         await budget.room(worst_usd)
-        with HeldBack(budget, worst_usd) as held, watched() as replayed:
-            try:
-                outcome = await self._run(spec, call, held)
-                charges = (outcome.charge, *outcome.besides)
-            except ToolError as failure:
-                charges = failure.charges
-                raise
-            except asyncio.CancelledError as given_up:
-                charges = spent_until(given_up)
-                raise
-            finally:
-                # What was replayed was paid for when it was recorded.
-                for charge in () if replayed and all(replayed) else charges:
-                    budget.book(self._billed(charge))
-        return outcome
+        with HeldBack(budget, worst_usd) as held:
+            return await self._run(spec, call, _Booking(lambda charge: budget.book(self._billed(charge))), held)
 
     def worst_usd(self, call: ToolCall) -> Decimal:
         """The most that the call can cost the episode, with all that may be called in its course; raises as `offered`
@@ -139,24 +155,27 @@ class ToolSession:
             return charge
         return charge.model_copy(update={"cost_usd": at_price(charge, billed.price, spec.price)})
 
-    async def _run(self, spec: ToolSpec, call: ToolCall, held: HeldBack | None = None) -> ToolOutcome:
-        component = Component.DOMAIN
-        try:
-            if spec.kind is ToolKind.DOMAIN:
-                result, error = self._call_domain(spec, call), False
-            else:
-                component = self._toolkit.catalogue.entry(spec.tool).component
-                result, error = await self._ask(spec.tool, spec, call.arguments, held), False
-        except CallError as failure:
-            text = f"{FAILED}{failure}"
-            result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
-            error = True
+    async def _run(
+        self, spec: ToolSpec, call: ToolCall, booking: _Booking, held: HeldBack | None = None
+    ) -> ToolOutcome:
+        component, error = Component.DOMAIN, False
+        with watched() as replays:
+            try:
+                if spec.kind is ToolKind.DOMAIN:
+                    result = self._call_domain(spec, call)
+                    charge = _charge(component, spec.name, result)
+                else:
+                    component = self._toolkit.catalogue.entry(spec.tool).component
+                    result, charge = await self._ask(spec.tool, spec, call.arguments, booking, held)
+            except CallError as failure:
+                text = f"{FAILED}{failure}"
+                result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
+                charge, error = _charge(component, spec.name, result), True
+        booking.add((charge,), replays)
         text = readable(result.text)
         self._notes.append(text)
-        charge = _charge(component, result.by or spec.name, result)
-        return ToolOutcome(
-            text=text, charge=charge, error=Fault.MODEL if error else None, besides=result.besides, by=result.by
-        )
+        fault = Fault.MODEL if error else None
+        return ToolOutcome(text=text, charge=charge, error=fault, besides=result.besides, by=result.by)
 
     def offered(self, call: ToolCall) -> ToolSpec:
         """The tool that is called; raises `CallError` for one that is not offered or is barred, or bad arguments."""
@@ -186,34 +205,44 @@ class ToolSession:
         return ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
 
     async def _ask(
-        self, name: str, spec: ToolSpec, arguments: dict[str, Any], held: HeldBack | None = None
-    ) -> ToolResult:
+        self, name: str, spec: ToolSpec, arguments: dict[str, Any], booking: _Booking, held: HeldBack | None = None
+    ) -> tuple[ToolResult, Charge]:
         """Call a tool of the catalogue, offered as `spec`; where it fails its fallback, which the result then names and
-        which is asked at once where the tool is down.
+        which is asked at once where the tool is down. What they cost is booked; the charge is the result's own.
 
         Raises `ToolError` when the last one fails, its `charges` those of all of them.
         """
         failed: list[str] = []
         spent: tuple[Charge, ...] = ()
+        component = self._toolkit.catalogue.entry(name).component
         while True:
             price, latency_s, notes = spec.price, spec.latency_s, tuple(self._notes)
             fallback = self._toolkit.catalogue.entry(name).fallback
             if fallback in self._barred:
                 fallback = None
-            context = ToolContext(
-                self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help,
-                deadline_s=self._toolkit.catalogue.entry(name).deadline_s, held=None if spent else held,
-            )  # fmt: skip
-            try:
-                with longest_wait(math.inf if fallback is None else 0):
-                    result = await result_of(self._toolkit.tool(name), arguments, context)
-            except asyncio.CancelledError as given_up:
-                note_spent(given_up, spent)
-                raise
-            except (ToolError, OSError) as error:
-                failure = error if isinstance(error, ToolError) else _broken(name, error)
-                failure.at(name)
-                spent += failure.charges
+            failure: ToolError | None = None
+            with watched() as replays:
+                context = ToolContext(
+                    self._example.instruction, price, latency_s, self.domain, notes, name=spec.name,
+                    ask=partial(self._help, booking), spent=partial(booking.tell, replays=replays),
+                    deadline_s=self._toolkit.catalogue.entry(name).deadline_s, held=None if spent else held,
+                )  # fmt: skip
+                try:
+                    with longest_wait(math.inf if fallback is None else 0):
+                        result = await result_of(self._toolkit.tool(name), arguments, context)
+                except asyncio.CancelledError as given_up:
+                    booking.add(spent_until(given_up), replays)
+                    note_spent(given_up, spent)
+                    raise
+                except (ToolError, OSError) as error:
+                    failure = error if isinstance(error, ToolError) else _broken(name, error)
+                    failure.at(name)
+                    booking.add(failure.charges, replays)
+                    spent += failure.charges
+                else:
+                    charge = _charge(component, spec.name, result)
+                    booking.add((charge, *result.besides), replays)
+            if failure is not None:
                 if fallback is None:
                     failure.charges = spent
                     raise failure from None
@@ -222,21 +251,21 @@ class ToolSession:
                 name, spec = fallback, self._spec(fallback)
                 continue
             if not failed:
-                return result
+                return result, charge
             text = result.text
             if not text.startswith(NO_ANSWER):
                 text = f"({', '.join(failed)} failed; {spec.name} answers) {text}"
-            return result.model_copy(update={"text": text, "by": spec.name, "besides": (*spent, *result.besides)})
+            made = {"text": text, "by": spec.name, "besides": (*spent, *result.besides)}
+            return result.model_copy(update=made), charge
 
-    async def _help(self, name: str, arguments: dict[str, Any]) -> tuple[str, tuple[Charge, ...]]:
+    async def _help(self, booking: _Booking, name: str, arguments: dict[str, Any]) -> tuple[str, tuple[Charge, ...]]:
         """Another tool at work for an expert."""
         if name in self._barred:
             raise CallError(_refused(name))
         spec = self._spec(name)
         self._toolkit.check(spec, arguments)
-        result = await self._ask(name, spec, arguments)
-        component = self._toolkit.catalogue.entry(name).component
-        return result.text, (_charge(component, result.by or spec.name, result), *result.besides)
+        result, charge = await self._ask(name, spec, arguments, booking)
+        return result.text, (charge, *result.besides)
 
     def _spec(self, name: str) -> ToolSpec:
         """A catalogue entry as this example is offered it; at its list price where it is not."""

@@ -137,6 +137,8 @@ class Endpoint:
             return result.model_copy(update={"text": f"{NO_ANSWER}{cut.what}]"})
         if work is None:
             return result
+        if context.spent is not None:
+            context.spent((own, *result.besides))
         try:
             text, charges = await context.ask(self._entry.hands_to, {takes: work})
         except CallError as refusal:

@@ -30,13 +30,14 @@ DAMAGED = "bring the file back; without a copy, delete its damaged lines, and mo
 
 Place = tuple[str, str]
 """A scope, and the key of a request."""
-_WATCHED: ContextVar[list[bool] | None] = ContextVar("watched", default=None)
+_WATCHED: ContextVar[tuple[list[bool], ...]] = ContextVar("watched", default=())
 
 
 @contextmanager
 def watched() -> Iterator[list[bool]]:
-    """Whether each request made within the block was replayed, in order: what all was replayed was paid for before."""
-    token = _WATCHED.set(seen := list[bool]())
+    """Whether each request made within the block was replayed, in order: what all was replayed was paid for before.
+    Blocks nest."""
+    token = _WATCHED.set((*_WATCHED.get(), seen := list[bool]()))
     try:
         yield seen
     finally:
@@ -148,8 +149,7 @@ class Cassette:
                 found = None
             self.replayed += found is not None
             self.asked += found is None
-        watching = _WATCHED.get()
-        if watching is not None:
+        for watching in _WATCHED.get():
             watching.append(found is not None)
         if found is None and self.mode == "replay":
             raise ConfigError(f"no recorded reply to request {key[:12]}", where=str(self.path), fix="use mode auto")

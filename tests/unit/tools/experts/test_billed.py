@@ -18,6 +18,7 @@ from orchestra.tools.base import ToolContext, ToolResult, result_of, spent_until
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.failures import DeadlineError
 from orchestra.tools.rate_limits import ProviderLimits
+from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
@@ -126,6 +127,35 @@ def test_an_expert_s_call_that_is_given_up_is_booked_once_at_its_worst(
             sent = len(json.dumps(double.asked[0])) - len('"model": "real", ')
     worst = Usage(input_tokens=sent + OVERHEAD_TOKENS, output_tokens=500)
     assert run.spent_usd == keys.list()[0].spent_usd == cost_of(kit.catalogue.prices["real"], worst) > 0
+
+
+def test_a_code_writer_s_reply_is_booked_once_before_its_program_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was booked at the end of the call: not after a kill, and again where the program is all that is asked."""
+    entry, tape = expert(role="code writer", hands_to="python"), tmp_path / "tape.jsonl"
+    first, second = (Budget(tmp_path / f"{name}.jsonl", None) for name in ("first", "second"))
+    program = answer("```python\nimport time\ntime.sleep(0.5)\nprint(6 * 7)\n```")
+
+    async def killed(kit: Toolkit) -> None:
+        session = ToolSession(kit, example(toolbox=[kit.catalogue.spec("real")]))
+        call = asyncio.ensure_future(session.call(ToolCall(name="real", arguments={"question": "6 * 7?"})))
+        while Component.EXPERT not in first.by_component():
+            await asyncio.sleep(0.02)
+        assert not call.done()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        session.close()
+        await kit.aclose()
+
+    with serving([(200, program, 0)]) as double:
+        kit = real(monkeypatch, toolkit(tmp_path), double, None, Cassette(tape), first, real=entry)
+        asyncio.run(killed(kit))
+        kit = real(monkeypatch, toolkit(tmp_path), double, None, Cassette(tape), second, real=entry)
+        outcome = call(kit, "real", 1.0, {"question": "6 * 7?"})
+        assert outcome.text == "42" and len(double.asked) == 1
+    assert first.by_component()[Component.EXPERT].calls == 1
+    assert [*second.by_component()] == [Component.SANDBOX] and outcome.charge.cost_usd > 0
 
 
 def test_a_search_that_is_given_up_is_booked_once_it_was_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
