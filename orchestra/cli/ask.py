@@ -24,7 +24,7 @@ def _address(url: str | None) -> str | None:
         right = False
     if not right:
         raise ConfigError(f"{url!r} is no address", where="--url", fix="write http://HOST:PORT")
-    return url
+    return url if url is None else url.rstrip("/").removesuffix("/v1")  # As clients of OpenAI's API write it.
 
 
 UrlOption = Annotated[str | None, typer.Option(callback=_address, help="The address of another gateway.")]

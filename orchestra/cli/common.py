@@ -41,12 +41,12 @@ class CheckResult:
 
 
 def parse_usd(text: str, option: str) -> Decimal:
-    """Dollars, zero or more; raises `ConfigError` for anything else."""
+    """Dollars, from zero to a trillion; raises `ConfigError` for anything else."""
     try:
         amount = Decimal(text)
     except InvalidOperation:
         amount = Decimal(-1)
-    if not (amount.is_finite() and amount >= 0):
+    if not (amount.is_finite() and 0 <= amount <= 10**12):
         raise ConfigError(f"{text!r} is not an amount", where=option, fix="write dollars, such as 1.50")
     return amount
 

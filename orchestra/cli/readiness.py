@@ -196,6 +196,7 @@ def _experts(root: Path, params: Params) -> Iterator[CheckResult]:
     """Keys, endpoints, measurements and prices of real experts; nothing where all are simulated."""
     from orchestra.cli.endpoints import check_endpoints
     from orchestra.tools.catalogue.catalogue import read_catalogue
+    from orchestra.tools.catalogue.measured import MEASURE
     from orchestra.tools.catalogue.price_book import PriceBook
     from orchestra.tools.catalogue.price_check import check_prices, retired, retiring
 
@@ -212,7 +213,7 @@ def _experts(root: Path, params: Params) -> Iterator[CheckResult]:
     today = date.today()
     yield from check_endpoints(catalogue.entries, world.catalogue, today)
     if unknown := catalogue.unmeasured():
-        fix = "orchestra tools describe --all --write"
+        fix = f"{MEASURE}, with {world.catalogue} as world.catalogue in params.yaml"
         yield CheckResult("warning", "experts", f"nothing is known of {', '.join(unknown)}", fix)
     file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
     leaving = [*retired(file, today), *retiring(file, today)]

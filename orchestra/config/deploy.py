@@ -1,5 +1,6 @@
 """The section `deploy` of params.yaml: how a release is served."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -115,12 +116,19 @@ class VllmServer(Section):
         return self
 
 
+def host_name(name: str) -> str:
+    """A name as callers address it; raises `ValueError` for what no request's host can be."""
+    if name != "*" and not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", name):
+        raise ValueError("write the name alone, without scheme, port or path: orchestra.example.org")
+    return name
+
+
 class Deploy(Section):
     engine: Literal["vllm", "in_process", "auto"]
     """auto: vLLM where its environment exists, otherwise in process, said so."""
     host: Annotated[str, AfterValidator(_address)]
     """Address that the gateway listens on. Any but 127.0.0.1 needs API keys (`orchestra keys create`)."""
-    hosts: list[str] = switch([])
+    hosts: list[Annotated[str, AfterValidator(host_name)]] = switch([])
     """Names that callers may address the gateway by, besides 127.0.0.1 and localhost; `*` is any."""
     tls_certificate: str | None = switch(None)
     """File of the certificate chain, in PEM; null: plain HTTP."""

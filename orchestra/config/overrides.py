@@ -147,6 +147,9 @@ def _assigned(assignments: Sequence[str]) -> list[tuple[str, Any]]:
             # YAML reads it as null, which switches a cap off: more likely a variable of the shell was empty.
             fix = f"for none, write {dotted.strip()}=null"
             raise ConfigError(f"{assignment!r} has no value", where="--set", fix=fix)
+        if dotted.strip() == "profile":
+            # The name alone would stand over another profile's values.
+            raise ConfigError("it names a whole file", where=dotted, fix=f"orchestra run --profile {text.strip()}")
         found.append((dotted.strip(), _value(text)))
     return found
 

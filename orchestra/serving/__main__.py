@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from orchestra.config.deploy import Deploy
+from orchestra.config.deploy import Deploy, host_name
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError, OrchestraError, PlainFormatter, ServiceError
 from orchestra.serving.app import ByPort, create_app, create_control
@@ -72,6 +72,13 @@ def _own_log(stream: TextIO, root: Path) -> Path | None:
     return file if own else None
 
 
+def _host(text: str) -> str:
+    try:
+        return host_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
 def main(argv: list[str] | None = None) -> None:
     """Serve until told to end; requests under way are finished (in --grace-s; after a takeover in drain_s and a
     minute)."""
@@ -80,7 +87,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", default=SERVING, help="what to serve, below the root")
     parser.add_argument("--host", help="IP address to listen on; default: deploy.host of what is served")
     parser.add_argument("--port", type=int, help="0 is any free one; default: deploy.gateway_port of what is served")
-    parser.add_argument("--allow-host", action="append", default=[], help="a name that callers address it by; * is any")
+    allowed = "a name that callers address it by; * is any"
+    parser.add_argument("--allow-host", action="append", default=[], type=_host, help=allowed)
     parser.add_argument(
         "--vllm-url",
         action="append",

@@ -233,6 +233,8 @@ class Backend:
             for name in sorted((names or frozenset()) - known)[:1]:
                 what = f"no tool named {name[:60]}; there are: {', '.join(sorted(known))[:1000]}"
                 raise bad_request(what, f"preference.{part}")
+        if choice.allowed and choice.allowed <= choice.avoid:
+            raise bad_request("avoid rules out every tool that tools_allowed names", "preference.avoid")
         for name in choice.contrary(tool.function.name for tool in request.own_tools)[:1]:
             what = f"{name[:60]} is preferred, and avoid or tools_allowed rules it out: leave one of the two out"
             raise bad_request(what, "preference.prefer")

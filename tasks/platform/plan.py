@@ -16,6 +16,7 @@ from orchestra.system.workspace import locked
 from orchestra.text import aligned
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
+from tasks.platform.named import check_named
 
 RECENT = 5
 """Runs of a stage whose median is the forecast."""
@@ -117,6 +118,7 @@ def main(arguments: list[str]) -> None:
     else:
         # In this order: what is wrong in the file is not for DVC to say.
         params, found = load_params(root / "params.yaml"), dvc.stages(root)
+    check_named(params, root)
     print("\n".join(lines(plan(found, runs(root), options.begin), params.budget.run_usd)))
 
 

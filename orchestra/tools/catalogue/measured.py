@@ -15,6 +15,9 @@ from orchestra.files.yaml import load_yaml
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.types import Record, Seconds, Usage, Usd
 
+MEASURE = "orchestra tools describe --all --write --cap-usd 20"
+"""The command that measures the experts of the catalogue in force."""
+
 
 class MeasuredTopic(Record):
     """How an expert fared on the questions of one topic."""
@@ -75,7 +78,7 @@ def read_measured(catalogue: Path, entries: Mapping[str, Entry]) -> dict[str, Ex
         found = {name: ExpertMeasurement.model_validate(value) for name, value in (raw or {}).items()}
     except (ValidationError, AttributeError) as error:
         said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "not a mapping"
-        fix = "measure again: orchestra tools describe --all --write"
+        fix = f"measure again: {MEASURE}"
         raise ConfigError(f"no measurements: {said}", where=str(file), fix=fix) from None
     return {
         name: known for name, known in found.items() if name in entries and known.entry == entry_hash(entries[name])

@@ -161,6 +161,10 @@ def test_a_gateway_that_is_not_there(workspace: Path) -> None:
     assert "http://127.0.0.1:9" in refused(workspace, "ask", "what?", "--url", "http://127.0.0.1:9")
 
 
+def test_an_address_as_clients_of_openai_write_it(workspace: Path) -> None:
+    assert "http://127.0.0.1:9: " in refused(workspace, "ask", "what?", "--url", "http://127.0.0.1:9/v1/")
+
+
 @pytest.mark.parametrize("url", ["notaurl", "ftp://host", "http://", "http://host:99999", "http://[::1", "http://h:0"])
 @pytest.mark.parametrize("command", [("ask", "what?"), ("chat",), ("mcp",)])
 def test_an_address_that_is_none_is_said_of_the_option(workspace: Path, command: tuple[str, ...], url: str) -> None:

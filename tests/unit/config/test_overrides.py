@@ -84,6 +84,8 @@ def test_the_same_value_changes_nothing(file: Path) -> None:
         ("sft.epochs=", "sft.epochs"),
         ("sft=3", "sft"),
         ("sft.epochs=[1", "not a YAML value"),
+        ("profile=qwen3-8b", "it names a whole file — orchestra run --profile qwen3-8b"),
+        (" profile = 'qwen3-8b'", "it names a whole file"),
         ("world.price_date=2020-99-99", "not a YAML value"),
         ("synthesize.mix={arithmetic: 0.5}", "mix adds up"),
     ],
@@ -282,8 +284,8 @@ def test_an_assignment_changes_its_key_and_no_other(dotted: str, value: float) -
 
 @pytest.mark.parametrize("name", ["on", "off", "yes", "no", "null", "12", "1.5"])
 def test_a_text_that_looks_otherwise_is_written_in_quotes(file: Path, name: str) -> None:
-    apply(file, [f"profile='{name}'"])
-    assert load_params(file).profile == name
+    apply(file, [f"world.catalogue='{name}'"])
+    assert load_params(file).world.catalogue == name
 
 
 def test_a_file_that_shares_values_is_not_changed_in_two_places(file: Path) -> None:

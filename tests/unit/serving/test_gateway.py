@@ -618,6 +618,8 @@ def test_avoid_holds_whatever_the_model_calls(tmp_path: Path) -> None:
     for part, named in (("avoid", ["calculators"]), ("tools", {"calculators": 0.2}), ("tools", {"calculators": 0.9})):
         wrong = chat(made, tmp_path, preference={part: named})
         assert wrong.status_code == 400 and wrong.json()["error"]["param"] == f"preference.{part}"
+    none = chat(made, tmp_path, preference={"tools_allowed": ["search"], "avoid": ["search"]})
+    assert none.status_code == 400 and "avoid rules out every tool that tools_allowed names" in none.text
     both = chat(made, tmp_path, preference={"prefer": ["search"], "avoid": ["search"]})
     assert both.status_code == 400 and both.json()["error"]["param"] == "preference.prefer"
 

@@ -70,6 +70,7 @@ AT_NINE = ("import-mcp", "sums", "--url", "http://127.0.0.1:9/mcp")
         ([*AT_NINE, "--header", "authorization: Bearer x"], ConfigError, "a --header has no = — write NAME=VALUE"),
         ([*AT_NINE, "--header", "authorization: Bearer x="], ConfigError, "a header's name has other signs than"),
         (["import-mcp", "sums", "--per-call", "nan", "--", *FAKE], ConfigError, "'nan' is not an amount"),
+        (["import-mcp", "sums", "--per-call", "1e400", "--", *FAKE], ConfigError, "'1e400' is not an amount"),
         (["list", "--as-of", "soon"], ConfigError, "'soon' is not a date"),
     ],
 )

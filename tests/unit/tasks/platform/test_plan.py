@@ -85,9 +85,19 @@ def test_what_a_killed_run_left_in_params_yaml_is_taken_out_but_not_beside_a_run
     killed.__enter__()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tasks.platform.dvc.stages", lambda _: CURRENT)
+    monkeypatch.setattr("tasks.platform.plan.check_named", lambda params, root: None)
     with (tmp_path / LOCK).open("w") as holder:
         if works:
             fcntl.flock(holder, fcntl.LOCK_EX)
         main([])
     assert (file.read_text(encoding="utf-8") == before) is not works
     assert (tmp_path / IN_FORCE).exists() is works
+
+
+def test_what_a_run_would_refuse_has_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(text.replace("data/catalogue/tools.yaml", "data/catalogue/t.yaml"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tasks.platform.dvc.stages", lambda _: CURRENT)
+    with pytest.raises(ConfigError, match=r"data/catalogue/t\.yaml is not there"):
+        main([])
