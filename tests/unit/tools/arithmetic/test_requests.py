@@ -29,7 +29,6 @@ what is 5 trees plus 3 trees?|ERROR
 what is that plus 5?|ERROR
 what is that -5?|ERROR
 now the result minus 4|ERROR
-twoo plus 5|ERROR
 tell me please -5 + 3|-2
 hey what is minus 3 plus 10|7
 here is the problem: -5 + 3|-2
