@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Self
 
-from orchestra.accounting.budget import Budget
+from orchestra.accounting.budget import Budget, HeldBack
 from orchestra.accounting.ledger import cost_of
+from orchestra.errors import BudgetError
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.parameters import OutputLimit, name_refused, with_settings
@@ -106,22 +107,28 @@ async def ask_held(
     lost: Callable[[Usage | None], Charge],
     paid: Callable[[ChatReply], Charge],
 ) -> tuple[ChatReply, Charge]:
-    """The reply and what it cost, with `worst_usd` held back for each attempt; books what each attempt that is `lost`
-    and the reply that is `paid` cost. Raises `BudgetError` (nothing was sent) or `ToolError`."""
+    """The reply and what it cost, with `worst_usd` held back for each attempt, also while the first waits for a place;
+    books what each attempt that is `lost` and the reply that is `paid` cost. Raises `BudgetError` (nothing was sent) or
+    `ToolError`."""
+    held = HeldBack(budget, worst_usd)
+
+    def hold() -> None:
+        with suppress(BudgetError):  # A replayed call needs no room; any other is refused before it is sent.
+            held.take()
+
+    def ended(usage: Usage | None) -> None:
+        budget.book(lost(usage))
+        held.give_back()
+        hold()  # For another attempt, before what waits for room takes it.
+
     await budget.room(worst_usd)
-    with ExitStack() as held:
-
-        def attempt() -> None:
-            held.close()  # What an earlier attempt held: its end is known.
-            held.enter_context(budget.hold(worst_usd))
-
-        def ended(usage: Usage | None) -> None:
-            held.close()
-            budget.book(lost(usage))
-
-        reply = await chat.ask(body, on_attempt=attempt, on_lost=ended)
+    try:
+        hold()
+        reply = await chat.ask(body, on_attempt=held.take, on_lost=ended, meanwhile=held.waiting)
         charge = paid(reply)
         budget.book(charge)
+    finally:
+        held.give_back()
     return reply, charge
 
 
