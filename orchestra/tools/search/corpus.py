@@ -14,12 +14,6 @@ from orchestra.types import Component, Record
 
 NOTHING = "no record found"
 """What the tool says when no record shares a word with the query."""
-ASKING = frozenset(
-    "the this that these in on at of for from about and or to "
-    "where what who whom whose which when why how is are was were does do did has have had can could would should "
-    "tell please find show give search look list name explain describe".split()
-)
-"""Words that begin a query in capitals and are no names."""
 
 
 class Document(Record):
@@ -33,6 +27,16 @@ class Document(Record):
 def words(text: str) -> list[str]:
     """Lower-case words, the units of the index."""
     return re.findall(r"\w+", text.lower())
+
+
+ASKING = frozenset(
+    words(
+        "the this that these in on at of for from about and or to "
+        "where what who whom whose which when why how is are was were does do did has have had can could would should "
+        "tell please find show give search look list name explain describe"
+    )
+)
+"""Words that begin a query in capitals and are no names."""
 
 
 @dataclass(frozen=True)
