@@ -121,11 +121,11 @@ def test_what_was_sent_stays_held_while_the_call_waits_for_its_next_attempt(
 
 
 def test_calls_in_a_provider_s_queue_are_not_refused_for_what_others_hold(tmp_path: Path) -> None:
-    """Two worst cases fit under the cap, and a reply costs a hundredth of one."""
+    """Two worst cases fit under the cap, four calls have a place, and a reply costs a hundredth of one."""
     asked = Message(role="user", content="?")
 
     async def whole() -> list[Any]:
-        provider = RateLimiter(ProviderLimits(concurrency=2))
+        provider = RateLimiter(ProviderLimits(concurrency=4))
         chat = Chat("judge", model="m", url=double.url, provider=provider)
         paid = PaidChat(chat, Price(output_per_million=Decimal(10)), budget, Component.JUDGE)
         try:
