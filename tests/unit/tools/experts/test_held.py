@@ -134,7 +134,7 @@ def test_calls_in_a_provider_s_queue_are_not_refused_for_what_others_hold(tmp_pa
             await chat.aclose()
 
     with serving(lambda _: (200, answer(), 0.005)) as double:
-        budget = Budget(tmp_path / "ledger.jsonl", Decimal("0.03"))
+        budget = Budget(tmp_path / "ledger.jsonl", Decimal("0.018"))
         ended = asyncio.run(asyncio.wait_for(whole(), 30))
     assert [one for one in ended if isinstance(one, BaseException)] == []
     assert isinstance(ended[0][0], ChatReply) and budget._held == 0 and len(double.asked) == 24
