@@ -35,7 +35,7 @@ class HeldBack:
         self._held = self._sent = False
 
     def __enter__(self) -> Self:
-        self._take()
+        self.take()
         return self
 
     def __exit__(
@@ -46,25 +46,30 @@ class HeldBack:
 
     def attempt(self) -> None:
         """Call it before anything is sent: from now on it is held until the block ends. Raises `BudgetError`."""
-        self._take()
+        self.take()
         self._sent = True
+
+    def take(self) -> None:
+        """Hold it, unless it is held; raises `BudgetError`."""
+        if not self._held:
+            self._holds.enter_context(self._budget.hold(self._worst_usd))
+            self._held = True
+
+    def give_back(self) -> None:
+        """Hold nothing from now on."""
+        self._held = False
+        self._holds.close()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
         """Hold nothing within the block, unless something was sent; then wait for room and hold it again, or raise
         `BudgetError`."""
         if not self._sent:
-            self._held = False
-            self._holds.close()
+            self.give_back()
         yield
         if not self._held:
             await self._budget.room(self._worst_usd)
-            self._take()
-
-    def _take(self) -> None:
-        if not self._held:
-            self._holds.enter_context(self._budget.hold(self._worst_usd))
-            self._held = True
+            self.take()
 
 
 class Budget:

@@ -33,10 +33,14 @@ def cost_of(price: Price, usage: Usage, *, calls: int = 1, seconds: float = 0.0)
 def at_price(charge: Charge, price: Price, drawn: Price | None = None) -> Decimal:
     """Dollars of a call under another price than the one `drawn`.
 
-    A call that the tool refused is charged per call only, though its seconds are noted.
+    A call that the tool refused is charged per call only, though its seconds are noted; the seconds of a failed one are
+    charged per second only. Where such a part is free, nothing tells them from another call.
     """
-    if drawn is not None and charge.usage == Usage() and charge.cost_usd == drawn.per_call:
-        return price.per_call
+    if drawn is not None and charge.usage == Usage():
+        if drawn.per_second and charge.cost_usd == drawn.per_call:
+            return price.per_call
+        if drawn.per_call and charge.cost_usd == cost_of(drawn, Usage(), calls=0, seconds=charge.latency_s):
+            return cost_of(price, Usage(), calls=0, seconds=charge.latency_s)
     return cost_of(price, charge.usage, seconds=charge.latency_s)
 
 

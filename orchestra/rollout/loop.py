@@ -241,8 +241,8 @@ async def _take_turn(live: _Live, generation: Generation, written: Charge, run: 
                 live.stop = StopReason.MALFORMED
     reply: str | None = None
     if live.answer is not None:
-        reply, charge = await _ask_user(live, live.answer, options.user or ScriptedUser())
-        charges += [charge] if charge is not None else []
+        reply, spent_on = await _ask_user(live, live.answer, written.cost_usd, options)
+        charges += spent_on
     elif call is not None and call.name in options.handed_over:
         observation, _ = await _call(live, call, handed_over=True)
     elif call is not None:
@@ -306,20 +306,26 @@ async def _call(live: _Live, call: ToolCall, *, handed_over: bool = False) -> tu
     return outcome.text, (outcome.charge, *outcome.besides)
 
 
-async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str | None, Charge | None]:
-    """What the example's user replies where the answer asks and replies are left; else the answer is the end."""
-    example = live.conversation.example
+async def _ask_user(
+    live: _Live, answer: str, written_usd: Decimal, options: RolloutOptions
+) -> tuple[str | None, Sequence[Charge]]:
+    """What the example's user replies where the answer asks and replies are left, and its cost; else it is the end."""
+    example, user = live.conversation.example, options.user or ScriptedUser()
     if example.user is None or live.replies >= example.user.max_replies or not is_question(answer):
         live.stop = StopReason.ANSWERED
-        return None, None
-    live.answer, live.replies = None, live.replies + 1
+        return None, ()
+    live.answer, live.replies, asked = None, live.replies + 1, (example.user, example.instruction, answer)
+    cap, worst_usd = options.cap_of(example), getattr(user, "worst_usd", None)
+    if cap is not None and worst_usd and add_up([spent_usd(live.conversation), written_usd, worst_usd(*asked)]) > cap:
+        live.stop = StopReason.BUDGET
+        return None, ()
     try:
-        said, charge = await user.reply(example.user, example.instruction, answer)
-        return readable(said), charge
+        said, charge = await user.reply(*asked)
+        return readable(said), () if charge is None else (charge,)
     except ToolError as failure:
         live.stop = StopReason.TOOL_FAILURE
         live.session.failures.lost(failure)
-        return None, None
+        return None, failure.charges
 
 
 def _crosses(live: _Live, call: ToolCall, written_usd: Decimal, cap_usd: Decimal) -> bool:

@@ -1,10 +1,11 @@
 """Simulated users that answer the policy's questions: a script offline, a model online."""
 
+from decimal import Decimal
 from typing import Protocol
 
 from orchestra.domains.compare import mentions
 from orchestra.tools.experts.metered import PaidChat
-from orchestra.types import Charge, Message, User
+from orchestra.types import EXACT, Charge, Message, User
 
 IGNORANT = "I do not know that."
 MAX_TOKENS = 200
@@ -20,7 +21,8 @@ OWN_RULES = "\nThis is how you behave: {rules}"
 
 
 class UserSimulator(Protocol):
-    """Answers one question of a policy."""
+    """Answers one question of a policy. One with a method `worst_usd` is not asked where that crosses the episode's
+    cap."""
 
     async def reply(self, user: User, instruction: str, question: str) -> tuple[str, Charge | None]:
         """What the user says, and what that cost; raises `ToolError` when it cannot be known."""
@@ -43,14 +45,25 @@ class ModelUser:
         self._chat = chat
 
     async def reply(self, user: User, instruction: str, question: str) -> tuple[str, Charge | None]:
-        facts = ", ".join(f"the {word} is {fact}" for word, fact in user.facts.items())
-        said = RULES.format(instruction=instruction, facts=facts)
-        if user.rules:
-            said += OWN_RULES.format(rules=" ".join(user.rules))
-        rules = Message(role="system", content=said)
-        asked = Message(role="user", content=question)
-        reply, charge = await self._chat.ask([rules, asked], max_tokens=MAX_TOKENS)
+        """The charge holds the reply's tokens, and the dollars of lost attempts before it too."""
+        messages = _asked(user, instruction, question)
+        reply, charge = await self._chat.ask(messages, max_tokens=MAX_TOKENS)
+        if not reply.replayed:
+            lost_usd = self._chat.listed_usd(reply.lost, messages, max_tokens=MAX_TOKENS)
+            charge = charge.model_copy(update={"cost_usd": EXACT.add(charge.cost_usd, lost_usd)})
         return " ".join(reply.text.split()), charge
+
+    def worst_usd(self, user: User, instruction: str, question: str) -> Decimal:
+        """The most that the reply can cost."""
+        return self._chat.worst_usd(_asked(user, instruction, question), max_tokens=MAX_TOKENS)
+
+
+def _asked(user: User, instruction: str, question: str) -> list[Message]:
+    facts = ", ".join(f"the {word} is {fact}" for word, fact in user.facts.items())
+    said = RULES.format(instruction=instruction, facts=facts)
+    if user.rules:
+        said += OWN_RULES.format(rules=" ".join(user.rules))
+    return [Message(role="system", content=said), Message(role="user", content=question)]
 
 
 def is_question(answer: str) -> bool:

@@ -31,7 +31,7 @@ class CatalogueFile(Record):
     """The layout of tools.yaml."""
 
     extends: str | None = None
-    """Another file of the folder. Its keys hold where this one has none; its tools and providers are there besides."""
+    """Another file of the folder. Its keys hold where this one has none; its tools, servers and providers are added."""
     without: list[str] = Field(default_factory=list)
     """Implementations whose tools are not taken over from that file, such as simulated."""
     topics: list[str]
@@ -233,7 +233,11 @@ def _whole(path: Path) -> dict[str, Any]:
     if not all(isinstance(one, dict) for part in (limits, their_limits) for one in (part, *part.values())):
         raise ConfigError("providers is no mapping of mappings", where=str(path), fix="see current.yaml")
     said = {name: {**their_limits.get(name, {}), **limits.get(name, {})} for name in {**their_limits, **limits}}
-    return {**other, **own, "providers": said, "tools": {**taken, **tools}}
+    servers, their_servers = own.get("mcp_servers") or {}, other.get("mcp_servers") or {}
+    if not isinstance(servers, dict) or not isinstance(their_servers, dict):
+        raise ConfigError("mcp_servers is no mapping", where=str(path), fix="see docs/reference/tools/mcp.md")
+    merged = {"providers": said, "mcp_servers": {**their_servers, **servers}, "tools": {**taken, **tools}}
+    return {**other, **own, **merged}
 
 
 def _made_by(entry: Any, implementations: list[Any]) -> bool:

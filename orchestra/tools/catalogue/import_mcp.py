@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestra.errors import ConfigError
 from orchestra.files import atomic
-from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.catalogue.catalogue import Catalogue, catalogue_files
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.catalogue.schema import schema_problem
 from orchestra.tools.mcp.spec import McpServer, ToolOffer
@@ -54,7 +54,9 @@ class Freezer:
         catalogue = Catalogue.load(self.catalogue_path, self.prices_path, self.price_date)
         ours = {e.mcp.tool: key for key, e in catalogue.entries.items() if e.mcp is not None and e.mcp.server == name}
         document, prices = _read(self.catalogue_path), _read(self.prices_path)
-        said = _set_server(document, name, server)
+        if document.get("tools") is None:
+            document["tools"] = _map({})
+        said = [] if catalogue.mcp_servers.get(name) == server else _set_server(document, name, server)
         for tool in tools or ours or offers:
             offer = offers.get(tool)
             if offer is None:
@@ -65,10 +67,15 @@ class Freezer:
                 raise ConfigError(
                     f"{tool[:60]}: {problem}", where=f"MCP server {name}", fix="leave it out: --tool OTHER"
                 )
+            if tool in ours and ours[tool] not in document["tools"]:
+                base = catalogue_files(self.catalogue_path)[0]
+                raise ConfigError(
+                    f"{ours[tool]} is in {base}", where=f"MCP server {name}", fix="set world.catalogue to that file"
+                )
             if tool in ours:
                 said += _renew(document["tools"][ours[tool]], ours[tool], catalogue.entries[ours[tool]], offer)
                 continue
-            key = _name(name, tool, {*document["tools"], *reserved})
+            key = _name(name, tool, {*catalogue.entries, *document["tools"], *reserved})
             entry = _entry(name, offer, latency_s)
             document["tools"].insert(_place(document["tools"]), _quoted(key), entry)
             said.append(f"{key}: added{_long(offer.description)}")
@@ -89,14 +96,12 @@ class Freezer:
 
 
 def _set_server(document: Any, name: str, server: McpServer) -> list[str]:
-    """Write how the server is reached, where that is new."""
+    """Write how the server is reached."""
     wanted = server.model_dump(mode="json", exclude_defaults=True)
     servers = document.get("mcp_servers")
     if servers is None:
         servers = _map({})
         document.insert(list(document).index("tools"), "mcp_servers", servers)
-    if servers.get(name) == wanted:
-        return []
     servers[name] = _flow(wanted)
     return [f"server {name}: {' '.join(server.command) or server.url}"]
 

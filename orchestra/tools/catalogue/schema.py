@@ -11,6 +11,7 @@ MAX_STEPS = 50_000
 can do."""
 MAX_EMPTY_STEPS = 2_000
 """The same for a check of no arguments: a request may bring many schemas."""
+ENDLESS = "the schema is nested too deeply, or refers to itself without end"
 
 Rule = Callable[[Any, Any, Any, Any], Any]
 """A keyword of JSON Schema, as `jsonschema` calls it."""
@@ -76,7 +77,7 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
     try:
         kind.check_schema(schema)
         resolver = _resolver(schema)
-        checked = {id(schema)}
+        checked, targets = {id(schema)}, []
         for reference in _references(schema):
             if not reference.startswith("#"):
                 return f"the schema refers to another document, {reference[:60]}"
@@ -87,14 +88,17 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
             if id(target) not in checked:  # It may stand where no schema is looked for.
                 kind.check_schema(target)
                 checked.add(id(target))
-        # One that refers to itself without end does so on any arguments.
+            targets.append(target)
+        finite: set[int] = set()
+        if any(_endless(target, resolver, set(), finite) for target in targets):
+            return ENDLESS
         for _ in bounded_validator(schema, {}, MAX_EMPTY_STEPS)({}):
             pass
     except jsonschema.SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)
         return f"no JSON schema: {path + ': ' if path else ''}{error.message[:MAX_COMPLAINT]}"
     except RecursionError:
-        return "the schema is nested too deeply, or refers to itself without end"
+        return ENDLESS
     except OverflowError:
         return f"a check of no arguments takes more than {MAX_EMPTY_STEPS} steps: it refers to itself too often"
     if schema.get("additionalProperties") is False and "patternProperties" not in schema:
@@ -121,3 +125,28 @@ def _references(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _references(inner)
+
+
+def _endless(schema: Any, resolver: Any, above: set[int], finite: set[int]) -> bool:
+    """Whether a check of one value may come back to a schema for that same value. `above`: schemas that led here;
+    `finite`: those of which it is known that none does."""
+    if not isinstance(schema, dict) or id(schema) in finite:
+        return False
+    if id(schema) in above:
+        return True
+    above.add(id(schema))
+    if any(_endless(other, resolver, above, finite) for other in _of_the_same_value(schema, resolver)):
+        return True
+    finite.add(id(schema))
+    return False
+
+
+def _of_the_same_value(schema: dict[str, Any], resolver: Any) -> Iterator[Any]:
+    """The schemas that a value has to meet, or may, besides this one."""
+    for key in ("$ref", "$dynamicRef"):
+        if isinstance(schema.get(key), str):
+            yield resolver.lookup(schema[key]).contents
+    yield from (schema.get(key) for key in ("not", "if", "then", "else"))
+    for key in ("allOf", "anyOf", "oneOf"):
+        yield from schema.get(key, ())
+    yield from schema.get("dependentSchemas", {}).values()

@@ -107,7 +107,7 @@ class Endpoint:
                 return self._result(f"{NO_ANSWER}{error.own}]", usage or worst, error.seconds, before, worst, context)
             error.charges = self._lost(error.lost, worst, context)
             if error.seconds:
-                error.charges += (self._charge(context, Usage(), error.seconds),)
+                error.charges += (self._charge(context, Usage(), error.seconds, calls=0),)
             raise
         self._limit.check(reply.attempts, most)
         usage, text = reply.usage if reply.counted else worst, f"{reply.text} {CUT}" if reply.cut else reply.text
@@ -167,8 +167,9 @@ class Endpoint:
     def _lost(self, lost: tuple[Usage | None, ...], worst: Usage, context: ToolContext) -> tuple[Charge, ...]:
         return tuple(self._charge(context, worst if usage is None else usage) for usage in lost)
 
-    def _charge(self, context: ToolContext, usage: Usage, latency_s: float = 0.0) -> Charge:
-        name, cost_usd = context.name or self._name, cost_of(context.price, usage, seconds=latency_s)
+    def _charge(self, context: ToolContext, usage: Usage, latency_s: float = 0.0, calls: int = 1) -> Charge:
+        """`calls`: 0 for the seconds of attempts that are charged apart."""
+        name, cost_usd = context.name or self._name, cost_of(context.price, usage, calls=calls, seconds=latency_s)
         return Charge(component=self.component, name=name, usage=usage, cost_usd=cost_usd, latency_s=latency_s)
 
 

@@ -2,19 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Self
 
-from orchestra.accounting.budget import Budget
+from orchestra.accounting.budget import Budget, HeldBack
 from orchestra.accounting.ledger import cost_of
+from orchestra.errors import BudgetError
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.parameters import OutputLimit, name_refused, with_settings
 from orchestra.tools.failures import EndpointError
 from orchestra.tools.rate_limits import LimitParameter
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
-from orchestra.types import Charge, Component, Message, Price, Usage, add_up
+from orchestra.types import EXACT, Charge, Component, Message, Price, Usage, add_up
 
 
 class PaidChat:
@@ -50,15 +51,18 @@ class PaidChat:
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, settings: Mapping[str, Any] | None = None
     ) -> tuple[ChatReply, Charge]:
-        """The reply and what it cost; raises `BudgetError` (nothing was sent) or `ToolError`."""
+        """The reply and what it cost; raises `BudgetError` (nothing was sent) or `ToolError`, whose `charges` are of
+        lost attempts."""
         body = self._body(messages, max_tokens, settings)
         worst = worst_usage(body, max_tokens)
-        worst_usd = cost_of(self.price.model_copy(update={"cached_input_per_million": None}), worst)
+        worst_usd = self._worst_usd(worst)
         costliest = self._charge(worst, worst_usd)
+        booked: list[Charge] = []
 
         def lost(usage: Usage | None) -> Charge:
             self.limit.check([usage], max_tokens)
-            return costliest if usage is None else self._charge(usage, cost_of(self.price, usage))
+            booked.append(costliest if usage is None else self._charge(usage, cost_of(self.price, usage)))
+            return booked[-1]
 
         def paid(reply: ChatReply) -> Charge:
             self.limit.check([reply.usage], max_tokens)
@@ -70,7 +74,13 @@ class PaidChat:
             return await ask_held(self.chat, body, self.budget, worst_usd, lost=lost, paid=paid)
         except EndpointError as error:
             name_refused(error, body, self.setting)
+            error.charges = tuple(booked)
             raise
+
+    def worst_usd(self, messages: Sequence[Message], *, max_tokens: int) -> Decimal:
+        """The most that a reply can cost, with every attempt."""
+        once = self._worst_usd(worst_usage(self._body(messages, max_tokens, None), max_tokens))
+        return EXACT.multiply(once, Decimal(self.chat.attempts))
 
     def listed_usd(
         self,
@@ -93,6 +103,9 @@ class PaidChat:
         body = with_settings({"messages": said, **self.limit.of(max_tokens)}, settings or {})
         return with_settings(body, self.settings)
 
+    def _worst_usd(self, worst: Usage) -> Decimal:
+        return cost_of(self.price.model_copy(update={"cached_input_per_million": None}), worst)
+
     def _charge(self, usage: Usage, cost_usd: Decimal) -> Charge:
         return Charge(component=self.component, name=self.chat.name, usage=usage, cost_usd=cost_usd)
 
@@ -106,22 +119,28 @@ async def ask_held(
     lost: Callable[[Usage | None], Charge],
     paid: Callable[[ChatReply], Charge],
 ) -> tuple[ChatReply, Charge]:
-    """The reply and what it cost, with `worst_usd` held back for each attempt; books what each attempt that is `lost`
-    and the reply that is `paid` cost. Raises `BudgetError` (nothing was sent) or `ToolError`."""
+    """The reply and what it cost, with `worst_usd` held back for each attempt, also while the first waits for a place;
+    books what each attempt that is `lost` and the reply that is `paid` cost. Raises `BudgetError` (nothing was sent) or
+    `ToolError`."""
+    held = HeldBack(budget, worst_usd)
+
+    def hold() -> None:
+        with suppress(BudgetError):  # A replayed call needs no room; any other is refused before it is sent.
+            held.take()
+
+    def ended(usage: Usage | None) -> None:
+        budget.book(lost(usage))
+        held.give_back()
+        hold()  # For another attempt, before what waits for room takes it.
+
     await budget.room(worst_usd)
-    with ExitStack() as held:
-
-        def attempt() -> None:
-            held.close()  # What an earlier attempt held: its end is known.
-            held.enter_context(budget.hold(worst_usd))
-
-        def ended(usage: Usage | None) -> None:
-            held.close()
-            budget.book(lost(usage))
-
-        reply = await chat.ask(body, on_attempt=attempt, on_lost=ended)
+    try:
+        hold()
+        reply = await chat.ask(body, on_attempt=held.take, on_lost=ended, meanwhile=held.waiting)
         charge = paid(reply)
         budget.book(charge)
+    finally:
+        held.give_back()
     return reply, charge
 
 

@@ -125,7 +125,7 @@ class Cell:
             output, errors = program.result()[0]
         finally:
             program.cancel()
-            await asyncio.wait({program})
+            await asyncio.gather(program, return_exceptions=True)  # Else asyncio complains of its end.
             await self.aclose()
         if self._too_large:
             why = f"more than {self.limits.total_memory_bytes >> 20} MiB of memory"

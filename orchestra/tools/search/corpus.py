@@ -29,6 +29,16 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
+ASKING = frozenset(
+    words(
+        "the this that these in on at of for from about and or to "
+        "where what who whom whose which when why how is are was were does do did has have had can could would should "
+        "tell please find show give search look list name explain describe"
+    )
+)
+"""Words that begin a query in capitals and are no names."""
+
+
 @dataclass(frozen=True)
 class SearchIndex:
     """A BM25 index in memory."""
@@ -57,7 +67,7 @@ class SearchIndex:
     def top(self, query: str) -> Document | None:
         """The best record, the first of equals; None when no word of the query, or not its names, are in the corpus."""
         known = [word for word in words(query) if word in self.vocabulary]
-        names = [name.lower() for name in re.findall(r"\b[A-Z][a-z]+\b", query)]
+        names = {name.lower() for name in re.findall(r"\b[A-Z][a-z]+\b", query)} - ASKING
         if not known or not self.vocabulary.issuperset(names):
             return None
         scores = self.bm25.get_scores(known)

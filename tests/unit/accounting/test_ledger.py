@@ -79,6 +79,12 @@ def test_under_another_price_a_call_that_the_tool_refused_costs_a_call_alone() -
     assert at_price(refused, other) == Decimal("0.08"), "at which price it was drawn is not known"
 
 
+def test_under_a_first_price_per_second_a_call_that_worked_costs_its_seconds() -> None:
+    """Its dollars are those of a refused one."""
+    worked = Charge(component=Component.SANDBOX, name="python", cost_usd=Decimal("0.001"), latency_s=5.0)
+    assert at_price(worked, Price(per_second=Decimal("0.01")), Price(per_call=Decimal("0.001"))) == Decimal("0.05")
+
+
 @given(prices, usages, st.integers(0, 100), st.floats(0, 1e5))
 def test_a_cost_is_never_negative(price: Price, usage: Usage, calls: int, seconds: float) -> None:
     assert cost_of(price, usage, calls=calls, seconds=seconds) >= 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.accounting.budget import Budget
+from orchestra.files.jsonl import read_jsonl
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.rollout.policies.base import ScriptedPolicy
 from orchestra.rollout.policies.scripted import follow
@@ -73,9 +74,9 @@ class Model:
         self.user = ModelUser(PaidChat(chat, price, Budget(folder / "ledger.jsonl", Decimal(1)), Component.USER))
 
 
-def attempt(tools: Toolkit, item: Example, user: UserSimulator) -> Episode:
+def attempt(tools: Toolkit, item: Example, user: UserSimulator, cap: str | None = None) -> Episode:
     policy = says(ASK, PAY, DONE)
-    options = RolloutOptions(LIMITS, PRICE, user=user)
+    options = RolloutOptions(LIMITS, PRICE, user=user, budget_usd=None if cap is None else Decimal(cap))
     return asyncio.run(run_episodes([item], policy, codec(), tools, options))[0]
 
 
@@ -106,3 +107,25 @@ def test_a_user_that_fails_leaves_the_verdict_unknown(tools: Toolkit, asking: Ex
     with serving([(401, {}, 0)]) as double:
         run = attempt(tools, asking, Model(tmp_path, double.url).user)
     assert (run.stop, run.verdict, run.turns[0].observation) == (StopReason.TOOL_FAILURE, None, None)
+
+
+@pytest.mark.parametrize(("cap", "stop"), [("0.3", StopReason.BUDGET), ("0.5", StopReason.ANSWERED)])
+def test_a_user_is_not_asked_whose_reply_could_cross_the_episodes_cap(
+    cap: str, stop: StopReason, tools: Toolkit, asking: Example, tmp_path: Path
+) -> None:
+    """A reply is 200 tokens at most: 0.2 dollars an attempt."""
+    with serving([(200, answer("Brin"), 0)]) as double:
+        run = attempt(tools, asking, Model(tmp_path, double.url, attempts=2).user, cap)
+    assert run.stop is stop and len(double.asked) == (stop is StopReason.ANSWERED)
+    assert run.solved is (stop is StopReason.ANSWERED)
+
+
+@pytest.mark.parametrize("last", [200, 401])
+def test_what_lost_replies_of_the_user_cost_is_in_the_episode(
+    last: int, tools: Toolkit, asking: Example, tmp_path: Path
+) -> None:
+    with serving([(0, None, 0), (last, answer("Brin"), 0)]) as double:
+        run = attempt(tools, asking, Model(tmp_path, double.url, attempts=2).user)
+    spent = [charge.cost_usd for charge in run.charges if charge.component is Component.USER]
+    assert spent == [Decimal("0.207") if last == 200 else Decimal("0.2")]
+    assert sum(line.cost_usd for line in read_jsonl(tmp_path / "ledger.jsonl", Charge, fix="")) == sum(spent)

@@ -90,6 +90,23 @@ def test_names_are_those_of_functions_and_collide_with_nothing(tmp_path: Path) -
         made.freeze("mail", McpServer(url="http://x/mcp"), offer("search"), [], reserved={"mail_search"})
 
 
+def test_an_import_into_a_file_that_extends_another_heeds_what_that_one_holds(tmp_path: Path) -> None:
+    base, path = freezer(tmp_path, SMALL), tmp_path / "mine.yaml"
+    base.freeze("files", SERVER, offer("read_file"), [])
+    path.write_text("extends: tools.yaml\n", encoding="utf-8")
+    made, other = Freezer(path, base.prices_path, base.price_date), McpServer(command=("other",))
+    before = texts(made)
+    with pytest.raises(ConfigError, match=rf"read_file is in {base.catalogue_path} — set world\.catalogue"):
+        made.freeze("files", SERVER, offer("read_file"), [])
+    assert texts(made) == before
+    made.freeze("mail", other, offer("calculator") | offer("read_file"), [])
+    assert made.freeze("files", SERVER, offer("copy"), ["copy"]) == ["copy: added"]
+    catalogue = load(made)
+    assert catalogue.entries["calculator"].implementation == "calculator"
+    assert set(catalogue.entries) - set(load(base).entries) == {"mail_calculator", "mail_read_file", "copy"}
+    assert catalogue.mcp_servers == {"files": SERVER, "mail": other}
+
+
 def test_a_later_import_can_take_more_of_the_server_s_tools(tmp_path: Path) -> None:
     made = freezer(tmp_path, SMALL)
     every = offer("read_file") | offer("write_file", "w" * 400)

@@ -117,6 +117,7 @@ def test_a_damaged_file_is_one_line(folder: Path, text: str) -> None:
         ("extends: real.yaml", "extends"),
         ("extends: none.yaml", "no such file"),
         ("extends: tools.yaml\ntools: [a]", "tools is no mapping"),
+        ("extends: tools.yaml\nmcp_servers: [a]", "mcp_servers is no mapping"),
     ],
 )
 def test_what_cannot_be_extended_is_one_line(folder: Path, text: str, says: str) -> None:

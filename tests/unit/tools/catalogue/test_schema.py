@@ -18,6 +18,9 @@ from tests.support.worlds import ROOT, catalogue
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
 
 
+LOOP = {"$ref": "#/$defs/b"}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -44,8 +47,17 @@ def test_schemas_that_servers_write(schema: dict[str, Any]) -> None:
         ({"type": "object", "properties": {"a": {"$ref": "https://x.org/s"}}}, "another document, https://x.org/s"),
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "what it does not hold, #/$defs/b"),
         ({"type": "object", "allOf": [{"$ref": "#"}]}, "refers to itself without end"),
+        (
+            {"type": "object", "properties": {"a": LOOP}, "$defs": {"b": {"$ref": "#/$defs/a"}, "a": LOOP}},
+            "refers to itself without end",
+        ),
+        (
+            {"type": "object", "properties": {"a": LOOP}, "$defs": {"b": {"anyOf": [{"type": "null"}, LOOP]}}},
+            "refers to itself without end",
+        ),
         ({"type": "object", "x": 5, "$ref": "#/x"}, "5 is not of type 'object', 'boolean'"),
         ({"type": "object", "x": {"required": 5}, "properties": {"a": {"$ref": "#/x"}}}, "no JSON schema: required"),
+        ({"type": "object", "x": {"$ref": "#/y"}, "y": {"allOf": 5}, "$ref": "#/x"}, "5 is not of type 'array'"),
         ({"type": "object", "required": ["txt"], "additionalProperties": False}, "it requires txt, which is none"),
     ],
 )

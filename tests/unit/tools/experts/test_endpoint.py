@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestra.accounting.budget import Budget
-from orchestra.accounting.ledger import total
+from orchestra.accounting.ledger import at_price, total
 from orchestra.errors import ConfigError, ToolError
 from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.base import ToolContext, ToolResult, unanswered
@@ -338,6 +338,18 @@ def test_what_a_failed_call_cost_is_in_its_error(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(CircuitError, match=r"asked again in \d") as open_:
             call(kit, "real")
         assert open_.value.charges == () and 0 < open_.value.wait_s <= 30 and len(double.asked) == 4
+
+
+@pytest.mark.parametrize(("script", "calls"), [([(0, None, 0)], 3), ([(503, {}, 0)], 0)])
+def test_the_seconds_of_a_failed_call_are_no_call_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, script: Script, calls: int
+) -> None:
+    price, other = Price(per_call=Decimal("0.01"), per_second=Decimal(1)), Price(per_call=Decimal(9))
+    with endpoint(monkeypatch, script) as (_, expert), pytest.raises(EndpointError) as failed:
+        asyncio.run(expert.call({}, ToolContext("?", price, 1)))
+    *lost, seconds = failed.value.charges
+    assert [charge.cost_usd for charge in lost] == [price.per_call] * calls and seconds.latency_s > 0
+    assert seconds.cost_usd == Decimal(str(seconds.latency_s)) and at_price(seconds, other, price) == 0
 
 
 @pytest.mark.parametrize("barred", [False, True])

@@ -11,10 +11,13 @@ import pytest
 
 from orchestra.accounting.budget import Budget
 from orchestra.errors import BudgetError, ToolError
-from orchestra.tools.rate_limits import ProviderLimits
+from orchestra.tools.chat.client import Chat
+from orchestra.tools.chat.reply import ChatReply
+from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Charge, Component, ToolCall
+from orchestra.types import Charge, Component, Message, Price, ToolCall
 from tests.support.endpoint import answer, serving
 from tests.support.experts import expert, real
 from tests.support.worlds import example, toolkit
@@ -115,3 +118,23 @@ def test_what_was_sent_stays_held_while_the_call_waits_for_its_next_attempt(
         kit = real(monkeypatch, toolkit(tmp_path), double, limits, None, budget, **entries)
         asyncio.run(asyncio.wait_for(whole(kit, budget), 30))
     assert budget._held == 0
+
+
+def test_calls_in_a_provider_s_queue_are_not_refused_for_what_others_hold(tmp_path: Path) -> None:
+    """Two have a place. Three worst cases fit under the cap at first, and one at the end."""
+    asked = Message(role="user", content="?")
+
+    async def whole() -> list[Any]:
+        provider = RateLimiter(ProviderLimits(concurrency=2))
+        chat = Chat("judge", model="m", url=double.url, provider=provider)
+        paid = PaidChat(chat, Price(output_per_million=Decimal(10)), budget, Component.JUDGE)
+        try:
+            return await asyncio.gather(*(paid.ask([asked], max_tokens=100) for _ in range(24)), return_exceptions=True)
+        finally:
+            await chat.aclose()
+
+    with serving(lambda _: (200, answer(), 0.005)) as double:
+        budget = Budget(tmp_path / "ledger.jsonl", Decimal("0.0031"))
+        ended = asyncio.run(asyncio.wait_for(whole(), 30))
+    assert [one for one in ended if isinstance(one, BaseException)] == []
+    assert isinstance(ended[0][0], ChatReply) and budget._held == 0 and len(double.asked) == 24

@@ -1,6 +1,7 @@
 """Programs that try to get out, to stay, to look around or to take more than they may; every isolation holds them."""
 
 import asyncio
+import gc
 import os
 import re
 import socket
@@ -320,7 +321,7 @@ def test_what_a_program_started_ends_with_its_time(isolation: Isolation) -> None
     assert not runs(mark)
 
 
-def test_a_cancelled_call_leaves_nothing(isolation: Isolation) -> None:
+def test_a_cancelled_call_leaves_nothing(isolation: Isolation, caplog: pytest.LogCaptureFixture) -> None:
     mark = f"stay_{os.getpid()}_{time.monotonic_ns()}"
 
     async def cancelled() -> None:
@@ -333,4 +334,5 @@ def test_a_cancelled_call_leaves_nothing(isolation: Isolation) -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancelled())
-    assert not runs(mark)
+    gc.collect()
+    assert not runs(mark) and caplog.messages == []

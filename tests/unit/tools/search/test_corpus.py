@@ -26,6 +26,21 @@ def test_the_best_record(query: str, found: str | None) -> None:
     assert (best.id if best else None) == found
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("Where is Borvane city?", "2"),
+        ("Tell me the leader of Borvane. Is it Kelmar?", "1"),
+        ("Who leads Norvik city?", None),
+        ("Where?", None),
+        ("Could Norvik", None),
+    ],
+)
+def test_a_word_that_asks_is_no_name_and_an_unknown_name_finds_nothing(query: str, found: str | None) -> None:
+    best = SearchIndex.build(RECORDS).top(query)
+    assert (best.id if best else None) == found
+
+
 def test_a_call_costs_the_price_of_this_example() -> None:
     tool = SearchTool(SearchIndex.build(RECORDS))
     context = ToolContext("", Price(per_call=Decimal("0.003")), 0.4)
