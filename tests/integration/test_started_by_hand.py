@@ -93,6 +93,8 @@ def test_a_release_goes_to_a_gateway_that_was_started_by_hand(
 def test_without_options_a_gateway_listens_where_its_settings_say(
     root: Path, first: ReleaseCandidate, port: int
 ) -> None:
+    assert release(root, first, gateway_port=port).version == "1"
+    stop_services(root)
     serving = read(root / SERVING)
     assert serving is not None and serving.parsed.deploy.gateway_port == port
     made = start(root)
