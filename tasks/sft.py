@@ -102,13 +102,12 @@ def train(stage: Stage, taught: Taught) -> None:
     if settings.lora is not None:
         model = adapted(model, settings.lora, settings.seed)
     steps = -(-len(rows) * settings.epochs // settings.batch_size)
-    meter, resumed = stage.progress(steps, "sft"), last_step(stage.work_dir() / "checkpoints")
+    meter = stage.progress(steps, "sft", last_step(stage.work_dir() / "checkpoints"))
 
     def log(metrics: dict[str, float], step: int) -> None:
         if distributed.rank() == 0:
             stage.log_metrics(metrics, step)
-            if step > resumed:
-                meter(step, note=f"loss {metrics['train/loss']:.3f}")
+            meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
     deepspeed = None if settings.strategy == "ddp" else stage.root / DEEPSPEED / f"{settings.strategy}.json"
     result = train_rows(model, codec, rows, settings, stage.work_dir(), log, deepspeed)

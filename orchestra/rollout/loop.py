@@ -201,7 +201,7 @@ async def _episode(number: int, live: _Live, run: _Run, turns: Turns[tuple[Gener
 def _allowed(live: _Live, run: _Run) -> int:
     """Tokens that the next turn may have; an episode without room or money for one is stopped."""
     conversation, limits = live.conversation, run.options.limits
-    left = _room(conversation, run.options)
+    left = room(conversation, run.options)
     most, cap = min(left, limits.max_turn_tokens), run.options.cap_of(conversation.example)
     worst = worst_turn_usd(conversation, most, run.options.price, run.policy) if left >= 1 else Decimal(0)
     if left < 1:
@@ -280,7 +280,7 @@ async def _take_turn(live: _Live, generation: Generation, written: Charge, run: 
         options.on_turn(conversation, turn)
 
 
-def _room(conversation: Conversation, options: RolloutOptions) -> int:
+def room(conversation: Conversation, options: RolloutOptions) -> int:
     """Tokens that are left to write."""
     left = options.limits.max_tokens - conversation.length
     if options.max_written is None:

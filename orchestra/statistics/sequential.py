@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 
 FEWEST = 30
 """Samples of each arm before anything is concluded: the bounds hold for means that are nearly normal."""
-
-
 LEAST_USD = 1e-6
 """What an answer counts at least: nothing has a logarithm too, then."""
 
@@ -74,17 +72,16 @@ class ArmSamples:
 
         With `once_more_usd` as if one more had cost so much: a few samples need not have met what is expensive.
         """
-        count, usd, share = self.judged, self.usd, self.solved.mean
+        count, usd, share, error = self.judged, self.usd, self.solved.mean, self.solved.error
         if count < 2:
             return 0.0, 0.0
         if once_more_usd is not None:
             usd = replace(usd)
             usd.add(once_more_usd)
-        cost = max(usd.mean, LEAST_USD)
-        # One solved and one unsolved more, so that a share of 0 or 1 has a variance; as in `failure_excess`.
-        likely, error = (share * count + 1) / (count + 2), self.solved.error
-        if once_more_usd is not None:
+            # One solved and one unsolved more, so that a share of 0 or 1 has a variance; as in `failure_excess`.
+            likely = (share * count + 1) / (count + 2)
             error = max(error, likely * (1 - likely) / count)
+        cost = max(usd.mean, LEAST_USD)
         # Half a solved one more, so that none at all is no division by zero.
         share = (share * count + 0.5) / (count + 1)
         shared = self._both / (count - 1) / count

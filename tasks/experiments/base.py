@@ -179,16 +179,15 @@ def main(stage: Stage) -> None:
                 worlds[number] = worlds.get(number) or world(stage, SEED + number, Path(folder) / str(number), lesson)
             disguise = Disguise(codec, random.Random(f"{SEED}/{lesson.name}"), taken)
             episodes = list(taught(stage, lesson, [worlds[number] for number in lesson.worlds], codec, disguise))
-            meter = stage.progress(-(-len(episodes) // BATCH), f"base, {lesson.name} lesson")
             # A Trainer prepares a model object once only: in a second training it would multiply in float32.
             model, before = new_model(stage.root / params.model.recipe, SEED), model
             model.load_state_dict(before.state_dict())
             work = stage.work_dir() / f"{lesson.name}-{digest(episodes)}"
-            resumed = last_step(work / "checkpoints")
+            steps, begun = -(-len(episodes) // BATCH), last_step(work / "checkpoints")
+            meter = stage.progress(steps, f"base, {lesson.name} lesson", begun)
 
-            def log(metrics: dict[str, float], step: int, meter: Meter = meter, resumed: int = resumed) -> None:
-                if step > resumed:
-                    meter(step, note=f"loss {metrics['train/loss']:.3f}")
+            def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
+                meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
             settings = params.sft.model_copy(update={"learning_rate": lesson.rate})
             result = train_sft(model, codec, episodes, settings, work, log)

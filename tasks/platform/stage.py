@@ -38,11 +38,14 @@ FAILURE_KIND = ".state/logs/{}.error"
 class Meter:
     """Progress of one loop, at most a line every two seconds: `meter.advance()`, or `meter(done)` with a count.
 
-    The time that is left follows from the speed since the first count: what an earlier run did took none of it.
+    The time that is left follows from the speed since the first count: what an earlier run did took none of it. Counts
+    up to `begun` are told again by a run that continues, and count for nothing.
     """
 
-    def __init__(self, say: Callable[[str], None], label: str, total: int, *, every_s: float = 2.0) -> None:
-        self.say, self.label, self.total, self.every_s = say, label, total, every_s
+    def __init__(
+        self, say: Callable[[str], None], label: str, total: int, *, every_s: float = 2.0, begun: int = 0
+    ) -> None:
+        self.say, self.label, self.total, self.every_s, self.begun = say, label, total, every_s, begun
         self.done = 0
         self._first: tuple[int, float] | None = None
         self._said = time.monotonic()
@@ -51,6 +54,8 @@ class Meter:
         self(self.done + count)
 
     def __call__(self, done: int, total: int | None = None, note: str = "") -> None:
+        if 0 < done <= self.begun:
+            return
         self.done = done
         self.total = self.total if total is None else total
         now = time.monotonic()
@@ -88,9 +93,9 @@ class Stage:
         """One line on the screen, at once."""
         print(f"{self.name}: {plain(text)}", flush=True)
 
-    def progress(self, total: int, label: str) -> Meter:
+    def progress(self, total: int, label: str, begun: int = 0) -> Meter:
         """The `Meter` of one loop, to call as it goes on."""
-        return Meter(self.say, label, total)
+        return Meter(self.say, label, total, begun=begun)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Send numbers to this stage's MLflow run; without one, nothing."""

@@ -54,13 +54,15 @@ class Places:
 
 async def check_first_turn(job: Job, price: Price, budget: KeyBudget | None) -> None:
     """Raises `ApiError` 429 where the key's dollars do not pay for the first turn: a stream has no status later."""
+    from orchestra.rollout.loop import RolloutOptions, room
+
     if budget is None:
         return
-    most = min(job.limits.max_turn_tokens, job.limits.max_tokens - len(job.prompt))
-    if job.request.max_written is not None:
-        most = min(most, job.request.max_written)
+    asked = Conversation(job.example, job.prompt)
+    options = RolloutOptions(job.limits, price, max_written=job.request.max_written)
+    most = min(job.limits.max_turn_tokens, room(asked, options))
     try:
-        await budget.check(worst_turn_usd(Conversation(job.example, job.prompt), most, price))
+        await budget.check(worst_turn_usd(asked, most, price))
     except BudgetError as error:
         raise spent(error) from None
 

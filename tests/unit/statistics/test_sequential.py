@@ -19,6 +19,20 @@ def samples(*rows: Row) -> ArmSamples:
     return made
 
 
+def alarms(trials: int, rows: int, row: Callable[[], Row], alarm: Callable[[ArmSamples, ArmSamples], bool]) -> int:
+    """Trials of two equal arms in which a look after every fifth row raises an alarm."""
+    raised = 0
+    for _ in range(trials):
+        arm, other, crossed = ArmSamples(), ArmSamples(), False
+        for number in range(rows):
+            for one in (arm, other):
+                one.add(*row())
+            if number % 5 == 4:
+                crossed = crossed or alarm(arm, other)
+        raised += crossed
+    return raised
+
+
 def test_too_few_samples_say_nothing() -> None:
     few = samples(*[(True, 1.0, 0.0, None)] * (FEWEST - 1))
     assert failure_excess(few, samples(*[(False, 1.0, 0.0, None)] * 1000)).lower(0.05, 100) == -math.inf
@@ -106,15 +120,12 @@ def test_what_costs_nothing_is_cheaper_than_what_costs_something() -> None:
 def test_a_bound_of_equal_arms_holds_where_few_requests_cost_most_or_few_are_solved(
     costly: float, solved: float
 ) -> None:
-    rng, wrong = random.Random(5), 0
-    for _ in range(150):
-        arm, other, crossed = ArmSamples(), ArmSamples(), False
-        for number in range(150):
-            for one in (arm, other):
-                one.add(False, 1.0, 0.05 if rng.random() < costly else 0.0001, rng.random() < solved)
-            if number % 5 == 4:
-                crossed = crossed or cost_excess(arm, other).lower(0.05 / 3, 150) > math.log(1.5)
-        wrong += crossed
+    rng = random.Random(5)
+
+    def row() -> Row:
+        return False, 1.0, 0.05 if rng.random() < costly else 0.0001, rng.random() < solved
+
+    wrong = alarms(150, 150, row, lambda arm, other: cost_excess(arm, other).lower(0.05 / 3, 150) > math.log(1.5))
     assert wrong <= 0.05 / 3 * 150 + 2
 
 
@@ -127,13 +138,10 @@ def test_a_looser_level_and_more_samples_bring_the_bound_nearer() -> None:
 def test_a_bound_of_equal_arms_rarely_lies_above_zero_at_any_look(
     measure: Callable[[ArmSamples, ArmSamples], Excess],
 ) -> None:
-    rng, wrong = random.Random(4), 0
-    for _ in range(200):
-        arm, other, crossed = ArmSamples(), ArmSamples(), False
-        for number in range(300):
-            for one in (arm, other):
-                one.add(rng.random() < 0.1, rng.lognormvariate(0, 1), rng.lognormvariate(-3, 1), rng.random() < 0.85)
-            if number % 5 == 4:
-                crossed = crossed or measure(arm, other).lower(0.1, 300) > 0
-        wrong += crossed
+    rng = random.Random(4)
+
+    def row() -> Row:
+        return rng.random() < 0.1, rng.lognormvariate(0, 1), rng.lognormvariate(-3, 1), rng.random() < 0.85
+
+    wrong = alarms(200, 300, row, lambda arm, other: measure(arm, other).lower(0.1, 300) > 0)
     assert wrong <= 0.1 * 200 + 2 * math.sqrt(0.09 * 200)

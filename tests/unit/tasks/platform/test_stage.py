@@ -315,3 +315,11 @@ def test_bad_parameters_are_one_line(stage: Stage) -> None:
     done = run_stage(stage.root, "pass")
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert "sft.epoch" in done.stderr
+
+
+def test_a_meter_of_a_run_that_continues_counts_from_where_it_goes_on() -> None:
+    said: list[str] = []
+    meter = Meter(said.append, "sft", 30, every_s=0.0, begun=10)
+    for step in (1, 10, 11, 30):
+        meter(step)
+    assert said == ["sft 11/30 (36%)", "sft 30/30 (100%)"]
